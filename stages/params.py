@@ -1,0 +1,337 @@
+"""params.yaml as typed records: one frozen dataclass a section, and nothing that the file may hold beside them.
+
+`load()` reads and checks the whole file; an unknown key, a missing key or a wrong type is a ValueError of one line with the key's
+path, what was got and what was wanted. Standard library and PyYAML only. Ranges are checked where a wrong value would only show
+hours later; it does not check that paths exist or that a model fits the machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import types
+import typing
+from typing import Any, Literal
+
+import yaml
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the machine offers. The one section that DVC does not track: it may change speed, never results."""
+
+    device: str
+    """auto, cpu, cuda or cuda:N."""
+    slots: int
+    """Judging slots; 0 = what the machine has."""
+    sampler_batch: int
+    """Sequences that the embedded sampler decodes together."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Synthesize:
+    count: int
+    seed: int
+    mix: dict[int, float]
+    """Number of operators -> share of the tasks."""
+    families: tuple[str, ...]
+    regimes: tuple[str, ...]
+    max_elements: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Select:
+    seed: int
+    test: int
+    """Tasks held out by operator signature for evaluation."""
+    validation: int
+    min_ms: float
+    max_ms: float
+    """Bounds of the eager time of a task, milliseconds."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judge:
+    backend: Literal["cpp", "cuda"]
+    policy: Literal["own_kernels_only", "libraries_allowed", "mixed"]
+    precision: Literal["fp32", "bf16", "fp16"]
+    track: Literal["default", "tf32"]
+    build_s: float
+    call_s: float
+    total_s: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Episode:
+    format: Literal["plan", "cupy", "triton", "load_inline", "load", "cuda_extension", "cpp"]
+    turns: int
+    new_tokens: int
+    """Most sampled tokens a turn."""
+    context: int
+    """Most tokens of a whole episode."""
+    reward: Literal["robust", "raw"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    path: str | None
+    """Folder of a Hugging Face causal LM; null = a small one from scratch, with a tokenizer trained on the practice sessions."""
+    family: Literal["qwen3", "llama"]
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    context: int
+    dtype: Literal["float32", "bfloat16"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmStart:
+    seed: int
+    practice: int
+    """Tasks made for teacher sessions beside the train split; none has a held-out signature."""
+    sessions: int
+    """Teacher sessions a practice task, unjudged."""
+    judged: int
+    """Teacher sessions a train task, judged for real."""
+    epochs: float
+    batch: int
+    lr: float
+    zero_stage: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SingleTurn:
+    seed: int
+    iterations: int
+    tasks: int
+    """Train tasks drawn an iteration."""
+    samples: int
+    epochs: int
+    batch: int
+    lr: float
+    critic_lr: float
+    clip_low: float
+    clip_high: float
+    zero_stage: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Collect:
+    seed: int
+    tasks: int
+    """Train tasks played; 0 = all."""
+    samples: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rft:
+    seed: int
+    min_reward: float
+    epochs: float
+    batch: int
+    lr: float
+    zero_stage: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Critic:
+    seed: int
+    epochs: float
+    batch: int
+    lr: float
+    zero_stage: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rollout:
+    seed: int
+    tasks: int
+    """Train tasks played a round; 0 = all."""
+    samples: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Update:
+    seed: int
+    algorithm: Literal["ppo", "trloo"]
+    epochs: int
+    batch: int
+    lr: float
+    critic_lr: float
+    clip_low: float
+    clip_high: float
+    gamma: float
+    lam: float
+    unit: Literal["token", "turn"]
+    zero_stage: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Round:
+    prev: str
+    """Checkpoint that plays and is updated in this round: rft, or an earlier round."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    checkpoints: tuple[str, ...]
+    split: Literal["train", "validation", "test"]
+    tasks: int
+    """Tasks of the split that are played; 0 = all."""
+    samples: int
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Teacher:
+    split: Literal["train", "validation", "test"]
+    samples: int
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    title: str
+    failures: int
+    """Failed episodes shown in full."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Params:
+    machine: Machine
+    synthesize: Synthesize
+    select: Select
+    judge: Judge
+    episode: Episode
+    model: Model
+    warm_start: WarmStart
+    single_turn: SingleTurn
+    collect: Collect
+    rft: Rft
+    critic: Critic
+    rollout: Rollout
+    update: Update
+    rounds: dict[str, Round]
+    evaluate: Evaluate
+    teacher: Teacher
+    report: Report
+
+
+FIXED = ("base", "sft", "single_turn", "rft")
+"""Checkpoints that are there before the first round."""
+
+
+def load(path: str | pathlib.Path = "params.yaml") -> Params:
+    """The checked file. Raises ValueError with one line that names the file and the key."""
+    try:
+        raw = yaml.safe_load(pathlib.Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: got {error.strerror or error}, wanted a readable file") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: got text that is no YAML ({' '.join(str(error).split())}), wanted YAML") from error
+    params = _convert(Params, raw, str(path))
+    _check(params, str(path))
+    return params
+
+
+def _fail(key: str, got: Any, wanted: str) -> typing.NoReturn:
+    raise ValueError(f"{key}: got {got!r}, wanted {wanted}")
+
+
+def _convert(hint: Any, value: Any, key: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _convert_section(hint, value, key)
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _convert(next(a for a in args if a is not type(None)), value, key)
+    if origin is Literal:
+        return value if value in args else _fail(key, value, " or ".join(map(str, args)))
+    if origin is tuple:
+        return tuple(_convert(args[0], v, f"{key}[{i}]") for i, v in enumerate(value)) if isinstance(value, list) else _fail(key, value, "a list")
+    if origin is dict:
+        if not isinstance(value, dict):
+            _fail(key, value, "a mapping")
+        return {_convert(args[0], k, f"{key} (a key)"): _convert(args[1], v, f"{key}.{k}") for k, v in value.items()}
+    if hint is float:
+        # YAML 1.1 as PyYAML reads it takes 1e-5 for a string.
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                _fail(key, value, "a number")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            _fail(key, value, "a finite number")
+        return float(value)
+    wanted = {int: "a whole number", str: "text", bool: "true or false"}[hint]
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        _fail(key, value, wanted)
+    return value
+
+
+def _convert_section(hint: type, value: Any, key: str) -> Any:
+    names = [f.name for f in dataclasses.fields(hint)]
+    if not isinstance(value, dict):
+        _fail(key, value, f"a mapping with the keys {', '.join(names)}")
+    for unknown in sorted(set(map(str, value)) - set(names)):
+        _fail(f"{key}: {unknown}" if hint is Params else f"{key}.{unknown}", value[unknown] if unknown in value else unknown, f"only the keys {', '.join(names)}")
+    hints = typing.get_type_hints(hint)
+    found = {}
+    for name in names:
+        path = f"{key}: {name}" if hint is Params else f"{key}.{name}"
+        if name not in value:
+            raise ValueError(f"{path}: got nothing, wanted a value")
+        found[name] = _convert(hints[name], value[name], path)
+    return hint(**found)
+
+
+def _check(params: Params, path: str) -> None:
+    """Ranges, and the names that rounds and evaluate give to checkpoints."""
+    for section in dataclasses.fields(params):
+        record = getattr(params, section.name)
+        for field in dataclasses.fields(record) if dataclasses.is_dataclass(record) else ():
+            value = getattr(record, field.name)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0 and field.name != "min_reward":
+                _fail(f"{path}: {section.name}.{field.name}", value, "zero or more")
+    for section, field in (("episode", "turns"), ("episode", "new_tokens"), ("synthesize", "count"), ("evaluate", "samples"), ("rollout", "samples")):
+        if getattr(getattr(params, section), field) < 1:
+            _fail(f"{path}: {section}.{field}", 0, "one or more")
+    if abs(sum(params.synthesize.mix.values()) - 1) > 1e-6:
+        _fail(f"{path}: synthesize.mix", params.synthesize.mix, "shares that add up to 1")
+    if params.model.path is None and params.model.hidden % params.model.heads:
+        _fail(f"{path}: model.hidden", params.model.hidden, f"a multiple of model.heads ({params.model.heads})")
+    known: list[str] = ["rft"]
+    for name, item in params.rounds.items():
+        if not name.startswith("r") or not name[1:].isdigit():
+            _fail(f"{path}: rounds.{name}", name, "a name like r01")
+        if item.prev not in known:
+            _fail(f"{path}: rounds.{name}.prev", item.prev, " or ".join(known))
+        known.append(name)
+    for index, name in enumerate(params.evaluate.checkpoints):
+        if name not in (*FIXED, *params.rounds):
+            _fail(f"{path}: evaluate.checkpoints[{index}]", name, " or ".join((*FIXED, *params.rounds)))
+    missing = [name for name in params.rounds if name not in params.evaluate.checkpoints]
+    if missing:
+        _fail(f"{path}: evaluate.checkpoints", list(params.evaluate.checkpoints), f"every round in it, so also {', '.join(missing)}")
+
+
+def main() -> None:
+    """`python -m stages.params [FILE]`: check a file; one line and exit 2 when something is wrong."""
+    import argparse
+    import sys
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("file", nargs="?", default="params.yaml")
+    path = parser.parse_args().file
+    try:
+        load(path)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
