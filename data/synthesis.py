@@ -1,0 +1,222 @@
+"""New tasks: compositions of one to five operators of the catalogue, written as a person would write them (paper section 2.1)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection
+from random import Random
+
+from data.operators import CATALOGUE, FAMILIES, Operator
+from data.records import Task
+from data.similarity import normalise
+from data.trace import Graph, trace
+from data.values import Shape, Values
+from data.writing import Step, write_source
+
+log = logging.getLogger(__name__)
+
+PUBLISHED_MIX = {1: 0.034, 2: 0.838, 3: 0.076, 4: 0.028, 5: 0.012}
+"""Share of tasks by number of composed operators, as published (paper.md section 1, transformers modules left out)."""
+MOST_OPERATORS = 5
+ATTEMPTS = 60
+"""Compositions tried for one task before synthesis says that nothing new can be made."""
+
+
+# ------------------------------------------------------------------------------------ shape regimes
+
+
+def _near(rng: Random, elements: int, row: int) -> Shape:
+    return (max(1, elements // row), row)
+
+
+def _many_short_rows(rng: Random, elements: int) -> Shape:
+    return _near(rng, elements, rng.choice((16, 24, 32, 48, 64, 96)))
+
+
+def _few_long_rows(rng: Random, elements: int) -> Shape:
+    rows = rng.choice((2, 4, 6, 8, 12, 16))
+    return (rows, max(64, elements // rows // 64 * 64))
+
+
+def _square(rng: Random, elements: int) -> Shape:
+    side = max(16, math.isqrt(elements) // 32 * 32)
+    return (side, side)
+
+
+def _odd(rng: Random, elements: int) -> Shape:
+    row = rng.choice((63, 127, 255, 331, 509, 777, 1021, 1531, 2047))
+    return ((elements // row - 1) | 1, row) if elements // row > 2 else (3, row)
+
+
+def _tall(rng: Random, elements: int) -> Shape:
+    return _near(rng, elements, rng.choice((128, 160, 192, 256)))
+
+
+def _wide(rng: Random, elements: int) -> Shape:
+    return _near(rng, elements, rng.choice((2048, 3072, 4096, 6144, 8192)))
+
+
+def _batched(rng: Random, elements: int) -> Shape:
+    batch, row = rng.choice((2, 4, 8, 16)), rng.choice((64, 128, 256, 512))
+    return (batch, max(1, elements // batch // row), row)
+
+
+REGIMES: dict[str, Callable[[Random, int], Shape]] = {
+    "many_short_rows": _many_short_rows,
+    "few_long_rows": _few_long_rows,
+    "square": _square,
+    "odd": _odd,
+    "tall": _tall,
+    "wide": _wide,
+    "batched": _batched,
+}
+
+
+# ---------------------------------------------------------------------------------------- composition
+
+
+def compose(rng: Random, operators: list[Operator], length: int, shape: Shape) -> tuple[Step, ...] | None:
+    """`length` operators in sequence whose shapes fit and whose values stay finite, varied and dependent on the input; None if stuck."""
+    steps: list[Step] = []
+    at, values = shape, Values()
+    for _ in range(length):
+        for operator in rng.sample(operators, min(len(operators), 12)):
+            if operator.least_row > 1 and (not at or at[-1] < operator.least_row):
+                continue
+            if operator.saturates and (len(at) < len(shape) or at[-1:] == (1,)):
+                continue
+            arguments = operator.arguments(rng, at)
+            after = operator.values(values, arguments, at)
+            if after is None or after.hi - after.lo < 0.01 * after.size:
+                continue
+            kind = None
+            if operator.operand:  # a parameter over the last dimension belongs to the input's rows, not to what a reduction left
+                kind = rng.choice(operator.operand) if at == shape else "input"
+            steps.append(Step(operator=operator, spelling=rng.choice(operator.spellings), args=arguments, operand=kind, shape=at))
+            at, values = operator.shape(at, arguments), after
+            break
+        else:
+            return None
+    return tuple(steps)
+
+
+def synthesize(
+    *,
+    count: int,
+    seed: int,
+    mix: dict[int, float],
+    families: list[str],
+    regimes: list[str],
+    max_elements: int,
+    min_elements: int | None = None,
+    surface: str = "varied",
+    avoid: Collection[tuple[str, ...]] = (),
+) -> list[Task]:
+    """`count` new tasks, the same for the same arguments; their operators are traced, not declared.
+
+    `mix` gives the share of each number of composed operators (1 to 5), `max_elements` the most elements of one input and `min_elements`
+    the least (default: half of it). `surface` is "varied" or "plain" (one assignment a step, no docstrings). `avoid` holds operator
+    signatures that no task may have, such as those of a test split. No two tasks have the same graph. An operator that yields nothing valid is logged by name and left out. It does not run anything on real data:
+    whether a task takes a sensible time is for `data.selection`.
+
+    Raises ValueError for unknown families or regimes, a bad mix, or when fewer than `count` different tasks can be made.
+    """
+    mix = _checked_mix(mix)
+    _known("families", families, FAMILIES)
+    _known("regimes", regimes, REGIMES)
+    if surface not in ("varied", "plain"):
+        raise ValueError(f"surface: got {surface!r}, wanted varied or plain")
+    least = max_elements // 2 if min_elements is None else min_elements
+    if not 64 <= least <= max_elements:
+        raise ValueError(f"min_elements: got {least}, wanted 64 to max_elements = {max_elements}")
+    operators = valid_operators([o for o in CATALOGUE.values() if o.family in families])
+    if not operators:
+        raise ValueError(f"families: got {families}, none of whose operators yields a valid task")
+    rng = Random(f"synthesis {seed}")
+    lengths = _lengths(rng, count, mix)
+    order = [regimes[i % len(regimes)] for i in range(count)]
+    rng.shuffle(order)
+    seen: set = set()
+    tasks = []
+    for length, regime in zip(lengths, order, strict=True):
+        tasks.append(_one(rng, operators, length, regime, (least, max_elements), surface, seen, frozenset(map(tuple, avoid))))
+    return tasks
+
+
+def _one(rng, operators, length, regime, elements, surface, seen, avoid) -> Task:
+    for _ in range(ATTEMPTS):
+        size = int(math.exp(rng.uniform(math.log(elements[0]), math.log(elements[1]))))
+        shape = REGIMES[regime](rng, size)
+        steps = compose(rng, operators, length, shape)
+        if steps is None or math.prod(shape) > elements[1]:
+            continue
+        source = write_source(rng, steps, shape, surface=surface)
+        graph = trace(source)
+        _agree(graph, steps, source)
+        keys = (fingerprint(graph), normalise(source))
+        if seen.isdisjoint(keys) and graph.operators not in avoid:
+            seen.update(keys)
+            return Task(source=source, origin="synthetic", operators=graph.operators, regime=regime)
+    raise ValueError(
+        f"count: got no new task of {length} operators in regime {regime} after {ATTEMPTS} attempts, wanted fewer tasks or more families"
+    )
+
+
+def fingerprint(graph: Graph) -> tuple:
+    """What a graph computes, names left out: equal for two spellings of the same task."""
+    return tuple((n.op, n.kind, n.inputs, n.shape, n.dtype, repr(sorted(n.args.items()))) for n in graph.nodes) + graph.outputs
+
+
+def valid_operators(operators: list[Operator], *, surface: str = "varied") -> list[Operator]:
+    """Those of `operators` whose every spelling traces to what the record says; the others are logged by name with the error."""
+    valid = []
+    for operator in operators:
+        try:
+            for spelling in operator.spellings:
+                for kind in operator.operand or (None,):
+                    rng = Random(operator.name)
+                    args = operator.arguments(rng, (16, 32))
+                    step = Step(operator=operator, spelling=spelling, args=args, operand=kind, shape=(16, 32))
+                    source = write_source(rng, (step,), (16, 32), surface=surface)
+                    _agree(trace(source), (step,), source)
+        except Exception as error:  # a record may hold any mistake: it is named and the rest goes on
+            log.warning("operator %s: left out: %s", operator.name, error)
+        else:
+            valid.append(operator)
+    return valid
+
+
+def _agree(graph: Graph, steps: tuple[Step, ...], source: str) -> None:
+    declared = tuple(name for step in steps for name in step.operator.traced)
+    if graph.operators != declared:
+        raise ValueError(f"operator {[s.operator.name for s in steps]}: got the trace {graph.operators}, wanted {declared}, in\n{source}")
+
+
+def _checked_mix(mix: dict[int, float]) -> dict[int, float]:
+    try:
+        mix = {int(length): float(share) for length, share in mix.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"mix: got {mix!r}, wanted a share for each number of operators, such as {{1: 0.2, 2: 0.8}}") from error
+    total = sum(mix.values())
+    if not mix or min(mix.values()) < 0 or total <= 0 or not set(mix) <= set(range(1, MOST_OPERATORS + 1)):
+        raise ValueError(f"mix: got {mix}, wanted positive shares for 1 to {MOST_OPERATORS} operators")
+    return {length: share / total for length, share in sorted(mix.items())}
+
+
+def _known(field: str, got: list[str], known) -> None:
+    unknown = [name for name in got if name not in known]
+    if unknown or not got:
+        raise ValueError(f"{field}: got {unknown or got}, wanted some of {', '.join(known)}")
+
+
+def _lengths(rng: Random, count: int, mix: dict[int, float]) -> list[int]:
+    """The mix met exactly up to rounding (largest remainders), in random order."""
+    exact = {length: share * count for length, share in mix.items()}
+    floors = {length: int(value) for length, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda length: (floors[length] - exact[length], length))
+    for length in by_remainder[: count - sum(floors.values())]:
+        floors[length] += 1
+    lengths = [length for length, times in floors.items() for _ in range(times)]
+    rng.shuffle(lengths)
+    return lengths
