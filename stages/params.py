@@ -37,7 +37,10 @@ class Synthesize:
     """Number of operators -> share of the tasks."""
     families: tuple[str, ...]
     regimes: tuple[str, ...]
+    min_elements: int
     max_elements: int
+    """Bounds of the elements of one input."""
+    surface: Literal["varied", "plain"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,8 @@ HASHED_BYTES = 64 << 20
 """Larger deps enter the digest by size and time of change."""
 
 
-class Stopped(BaseException):
-    """SIGTERM came. Not an Exception, so that no handler for errors swallows it."""
+class Stopped(SystemExit):
+    """SIGTERM came. A SystemExit, so that no handler for errors swallows it and asyncio lets it through at once."""
 
 
 class Visible:
@@ -192,7 +192,7 @@ def _finish(job: Job, node: plan.Node, run: Callable[[Job], None]) -> None:
         clock.write_text(f"{seconds:.3f}")
     metrics = next((path for path in node.outs if path.startswith("artifacts/metrics/")), None)
     if metrics:
-        body = {"stage": job.name, "seconds": round(seconds, 1), **job.summary, "journal": job.journal()}
+        body = {"stage": job.name, "finished": round(time.time(), 3), "seconds": round(seconds, 1), **job.summary, "journal": job.journal()}
         job.out(metrics).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     missing = [path for path in node.outs if not (job.work / "out" / path).exists()]
     assert not missing, f"{job.name}: run wrote no {', '.join(missing)}"
@@ -300,7 +300,7 @@ def _die_with_parent() -> None:
     signal.signal(signal.SIGTERM, _stop)
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
-        raise Stopped
+        raise Stopped(143)
 
 
 def _stop(number: int, frame: Any) -> None:
@@ -308,4 +308,4 @@ def _stop(number: int, frame: Any) -> None:
     timer = threading.Timer(GRACE_S, os._exit, (143,))
     timer.daemon = True
     timer.start()
-    raise Stopped
+    raise Stopped(143)

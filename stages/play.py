@@ -1,0 +1,172 @@
+"""Many episodes at once, with resume: the one place where a player, the sandbox and the store meet.
+
+Used by every stage that plays. Finished trajectories are on disk before they count as finished, so a stopped stage goes on where
+it was; an `infra_error` is kept and counted, never played twice in one go. It does not train and draws no conclusions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from data.records import Task, Trajectory, content_id
+from stages.stage import Job
+
+
+class Gate:
+    """Lets either generation or judging run, each as wide as it likes, never both: on a CPU they would take each other's cores
+    and falsify times. A phase ends when nothing of it is under way. Open both ways (`exclusive=False`) where the GPU judges."""
+
+    def __init__(self, exclusive: bool):
+        self.exclusive = exclusive
+        self.phase, self.active = None, 0
+        self.changed = asyncio.Condition()
+
+    @contextlib.asynccontextmanager
+    async def during(self, phase: str):
+        if not self.exclusive:
+            yield
+            return
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.active == 0 or self.phase == phase)
+            self.phase, self.active = phase, self.active + 1
+        try:
+            yield
+        finally:
+            async with self.changed:
+                self.active -= 1
+                self.changed.notify_all()
+
+
+class _GatedWorkspace:
+    """A Workspace whose tools and judgement wait for the judging phase."""
+
+    def __init__(self, inner, gate: Gate):
+        self.inner, self.gate, self.task = inner, gate, inner.task
+
+    async def run(self, tool: str, args: dict[str, Any]):
+        async with self.gate.during("judge"):
+            return await self.inner.run(tool, args)
+
+    def candidate(self):
+        return self.inner.candidate()
+
+    async def judge(self):
+        async with self.gate.during("judge"):
+            return await self.inner.judge()
+
+
+def pool(job: Job, **changes: Any):
+    """The sandbox's pool for the stage's `judge` section."""
+    from sandbox.judge import Limits
+    from sandbox.pool import Pool
+
+    judge = job.params.judge
+    limits = Limits(build_s=judge.build_s, call_s=judge.call_s, total_s=judge.total_s)
+    options = {"backend": judge.backend, "policy": judge.policy, "precision": judge.precision, "track": judge.track, "limits": limits}
+    return Pool(**options, slots=job.params.machine.slots or None, **changes)
+
+
+def device(job: Job) -> str:
+    """cpu or cuda, as `machine.device` says; auto = cuda when there is one."""
+    import torch
+
+    wanted = job.params.machine.device
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"machine.device: got {wanted!r} without a CUDA device, wanted auto or cpu")
+    return wanted
+
+
+def draw(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
+    """`count` of the tasks (0 = all) in an order that depends on the seed alone."""
+    chosen = sorted(tasks, key=lambda task: content_id(task.id, seed))
+    return chosen[:count] if count else chosen
+
+
+def seed_of(*parts: Any) -> int:
+    """A 31-bit seed that depends on all the parts."""
+    return int(content_id(*parts), 16) & 0x7FFFFFFF
+
+
+async def episodes(
+    job: Job,
+    tasks: Sequence[Task],
+    player: Callable[[Task, int], Any],
+    *,
+    judges,
+    store,
+    checkpoint: str,
+    tokenizer: Any,
+    samples: int,
+    seed: int,
+    turns: int | None = None,
+    round: int = 0,
+    gather: int = 32,
+) -> dict[str, int]:
+    """Play `samples` episodes of each task into `store` (a TrajectoryStore), those already there left out.
+
+    player(task, seed) -> the `generate` callable of one episode; judges: an entered Pool; gather: episodes under way at once.
+    Returns how many were played now, by stop reason, and how many were correct. Raises what stopped an episode other than a SandboxError.
+    """
+    from policy import reward
+    from policy.episode import play
+    from policy.prompt import Prompt
+    from sandbox.workspace import FolderWorkspace
+
+    section, stage = job.params.episode, job.name.partition("@")[0]
+    limits = {"max_turns": turns or section.turns, "max_new_tokens": section.new_tokens, "context": section.context}
+    prompt = Prompt(tokenizer, format=section.format, backend=job.params.judge.backend, max_turns=limits["max_turns"])
+    wanted = [(content_id(task.id, checkpoint, stage, round, sample), task, sample) for sample in range(samples) for task in tasks]
+    finished = store.finished()
+    todo = collections.deque(item for item in wanted if item[0] not in finished)
+    total, done = len(wanted), len(wanted) - len(todo)
+    counts: collections.Counter[str] = collections.Counter()
+    gate = Gate(exclusive=job.params.judge.backend == "cpp")
+
+    async def one(task: Task, sample: int) -> Trajectory:
+        number = seed_of(seed, task.id, sample)
+        inner = player(task, number)
+
+        async def generate(*args, **keywords):
+            async with gate.during("generate"):
+                return await inner(*args, **keywords)
+
+        workspace = _GatedWorkspace(FolderWorkspace(task, pool=judges, format=section.format), gate)
+        return await play(
+            task, generate, workspace, prompt=prompt, checkpoint=checkpoint, stage=stage, round=round, sample=sample, seed=number,
+            reward=getattr(reward, section.reward), **limits,
+        )
+
+    async def lane() -> None:
+        nonlocal done
+        while todo:
+            _, task, sample = todo.popleft()
+            trajectory = await one(task, sample)
+            store.add(trajectory)
+            done += 1
+            counts[trajectory.stop] += 1
+            counts["correct"] += bool(trajectory.verdict and trajectory.verdict.correct)
+            job.progress(done, total, f"{counts['correct']} correct")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(gather, len(todo))):
+                group.create_task(lane())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return dict(counts)
+
+
+def play_all(job: Job, tasks: Sequence[Task], player: Callable[[Task, int], Any], **keywords: Any) -> dict[str, int]:
+    """`episodes` with a pool of its own."""
+
+    async def run() -> dict[str, int]:
+        async with pool(job) as judges:
+            return await episodes(job, tasks, player, judges=judges, **keywords)
+
+    return asyncio.run(run())
