@@ -56,6 +56,11 @@ def _verdict_fields() -> list[tuple[str, Any]]:
     ]
 
 
+def verdict_columns() -> list[str]:
+    """The columns by which turns and episodes describe a judgement."""
+    return [name for name, _ in _verdict_fields()]
+
+
 @functools.cache
 def schema(dataset: str):
     """The pyarrow schema of `turns`, `tokens`, `episodes`, `tasks` or `shard` (a trajectory's turns with their tokens).
