@@ -73,6 +73,7 @@ class Episode:
     """Most sampled tokens a turn."""
     context: int
     """Most tokens of a whole episode."""
+    dtype: Literal["float32", "bfloat16"]
     reward: Literal["robust", "raw"]
 
 

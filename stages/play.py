@@ -82,6 +82,14 @@ def device(job: Job) -> str:
     return wanted
 
 
+def sampler(job: Job, checkpoint: str):
+    """The embedded player on the checkpoint folder `checkpoint` (a path as in dvc.yaml)."""
+    from policy.sampler import HfSampler
+
+    machine, episode = job.params.machine, job.params.episode
+    return HfSampler(job.root / checkpoint, device=device(job), max_batch=machine.sampler_batch, dtype=episode.dtype, context=episode.context)
+
+
 def draw(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
     """`count` of the tasks (0 = all) in an order that depends on the seed alone."""
     chosen = sorted(tasks, key=lambda task: content_id(task.id, seed))
@@ -106,12 +114,12 @@ async def episodes(
     seed: int,
     turns: int | None = None,
     round: int = 0,
-    gather: int = 32,
+    gather: int | None = None,
 ) -> dict[str, int]:
     """Play `samples` episodes of each task into `store` (a TrajectoryStore), those already there left out.
 
-    player(task, seed) -> the `generate` callable of one episode; judges: an entered Pool; gather: episodes under way at once.
-    Returns how many were played now, by stop reason, and how many were correct. Raises what stopped an episode other than a SandboxError.
+    player(task, seed) -> the `generate` callable of one episode; judges: an entered Pool; gather: episodes under way at once, by
+    default as many as the sampler decodes together. Returns how many were played now, by stop reason, and how many were correct. Raises what stopped an episode other than a SandboxError.
     """
     from policy import reward
     from policy.episode import play
@@ -155,7 +163,7 @@ async def episodes(
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(gather, len(todo))):
+            for _ in range(min(gather or job.params.machine.sampler_batch, len(todo))):
                 group.create_task(lane())
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
@@ -163,10 +171,30 @@ async def episodes(
 
 
 def play_all(job: Job, tasks: Sequence[Task], player: Callable[[Task, int], Any], **keywords: Any) -> dict[str, int]:
-    """`episodes` with a pool of its own."""
+    """`episodes` with a pool of its own. Exit of the call means that every process of it is gone."""
 
     async def run() -> dict[str, int]:
         async with pool(job) as judges:
             return await episodes(job, tasks, player, judges=judges, **keywords)
 
     return asyncio.run(run())
+
+
+def summary(folder) -> dict[str, Any]:
+    """Headline and figures of published trajectories, for the metrics file."""
+    from data.store import read_trajectories
+
+    trajectories = read_trajectories(folder)
+    counted = [t for t in trajectories if t.reward is not None]
+    correct = sum(bool(t.verdict and t.verdict.correct) for t in counted)
+    faster = sum(bool(t.verdict and t.verdict.faster_than("eager")) for t in counted)
+    size = max(1, len(counted))
+    found = {
+        "episodes": len(counted),
+        "left_out": len(trajectories) - len(counted),
+        "pass_rate": correct / size,
+        "faster_eager": faster / size,
+        "reward": sum(t.reward for t in counted) / size,
+        "turns": sum(len(t.turns) for t in counted) / size,
+    }
+    return {"headline": f"{len(counted)} episodes, {correct} correct, {faster} faster than eager, {found['left_out']} left out", "figures": found}

@@ -5,7 +5,7 @@ A stage module calls `main(__file__, run)`. `run(job)` reads from `job.params` a
 - Work lives in work/NAME/DIGEST/, the digest taken over the params and deps that dvc.yaml lists, so a changed input never
   resumes an old run. Outs are published by rename when `run` has returned; a half output is never at its place.
 - The same stage never runs twice at once (a lock of the process, which the kernel releases with it).
-- SIGTERM, also sent when the parent dies, raises `Stopped` in `run`; exit code 143, the work stays.
+- SIGTERM (also sent when the parent dies) or ctrl-C raises `Stopped` in `run`; exit code 143, the work stays.
 - ValueError is the user's: one line, exit 2. SandboxError is the machine's: one line, exit 3.
 Imports neither DVC, Prefect nor MLflow. It does not retry and does not decide what is out of date.
 """
@@ -297,14 +297,16 @@ def _die_with_parent() -> None:
     parent = os.getppid()
     if threading.current_thread() is not threading.main_thread():
         return
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
     ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         raise Stopped(143)
 
 
 def _stop(number: int, frame: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for again in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(again, signal.SIG_IGN)
     timer = threading.Timer(GRACE_S, os._exit, (143,))
     timer.daemon = True
     timer.start()

@@ -1,0 +1,25 @@
+"""Play the previous checkpoint on train tasks: the episodes that this round's update learns from."""
+
+from __future__ import annotations
+
+from stages import play
+from stages.stage import Job, main
+
+
+def run(job: Job) -> None:
+    from data.store import TrajectoryStore, read_tasks
+
+    section, out = job.params.rollout, f"artifacts/trajectories/rollout-{job.key}"
+    tasks = play.draw(read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", "train"), section.tasks, section.seed + job.round)
+    player = play.sampler(job, f"artifacts/checkpoints/{job.params.round.prev}")
+    store = TrajectoryStore(job.work / "live", job.round)
+    play.play_all(
+        job, tasks, lambda task, seed: player.generate, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
+        samples=section.samples, seed=play.seed_of(section.seed, job.round), round=job.round,
+    )
+    store.publish(job.out(out))
+    job.summary = play.summary(job.out(out))
+
+
+if __name__ == "__main__":
+    main(__file__, run, option="round")

@@ -1,0 +1,72 @@
+"""Keep the tasks worth training on: traced, unlike each other, measured by the judge, split by operator signature.
+
+Every dropped task stands in dropped.jsonl with its rule and figures. A task whose measurement we failed to make (SandboxError) is
+dropped as `infra_error`, which says nothing about the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from data.records import SandboxError
+from stages import play
+from stages.stage import Job, main, read_lines
+
+
+def run(job: Job) -> None:
+    from data import selection
+    from data.store import read_tasks, write_tasks
+    from sandbox.judge import Measurement
+
+    section, out = job.params.select, job.out("artifacts/tasks/selected")
+    raw = read_tasks(job.root / "artifacts/tasks/raw/tasks.parquet")
+    screened, dropped = selection.screen(raw)
+    asyncio.run(measure(job, screened))
+    rows = {row["task"]: row for row in read_lines(job.work / "measured.jsonl")}
+    lost = [task for task in screened if rows[task.id]["lost"]]
+    if len(lost) == len(screened):
+        raise SandboxError(f"no task could be measured, the last because: {rows[lost[-1].id]['lost']}")
+    dropped += [selection.Dropped(task=t.id, rule="infra_error", figures={"error": rows[t.id]["lost"]}, operators=t.operators) for t in lost]
+    whole = [task for task in screened if not rows[task.id]["lost"]]
+    measured = [Measurement.from_dict(rows[task.id]["measurement"]) for task in whole]
+    kept, more = selection.accept(whole, measured, min_ms=section.min_ms, max_ms=section.max_ms)
+    tasks = selection.signature_split(kept, test=section.test, validation=section.validation, seed=section.seed)
+    write_tasks(out / "tasks.parquet", tasks)
+    (out / "dropped.jsonl").write_text("".join(json.dumps(drop.to_dict()) + "\n" for drop in dropped + more), encoding="utf-8")
+    sizes = {name: sum(task.split == name for task in tasks) for name in ("train", "validation", "test")}
+    why = ", ".join(f"{count} {rule}" for rule, count in selection.by_rule(dropped + more).items())
+    job.summary = {
+        "headline": f"{len(tasks)} of {len(raw)} tasks kept: {sizes['train']} train, {sizes['test']} held out" + (f"; dropped {why}" if why else ""),
+        "figures": {"kept": len(tasks), "dropped": len(dropped + more), **sizes},
+        "dropped": selection.by_rule(dropped + more),
+    }
+
+
+async def measure(job: Job, tasks) -> None:
+    """One line a task in work/measured.jsonl; tasks that have one are not measured again."""
+    path = job.work / "measured.jsonl"
+    known = {row["task"] for row in read_lines(path)}
+    todo = [task for task in tasks if task.id not in known]
+    done = len(tasks) - len(todo)
+    async with play.pool(job) as judges:
+
+        async def one(task) -> None:
+            nonlocal done
+            row = {"task": task.id, "measurement": None, "lost": None}
+            try:
+                row["measurement"] = (await judges.measure(task)).to_dict()
+            except SandboxError as error:
+                row["lost"] = str(error)
+            with path.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(row) + "\n")
+            done += 1
+            job.progress(done, len(tasks), "measured")
+
+        async with asyncio.TaskGroup() as group:
+            for task in todo:
+                group.create_task(one(task))
+
+
+if __name__ == "__main__":
+    main(__file__, run)
