@@ -10,7 +10,7 @@ from random import Random
 from data.operators import CATALOGUE, FAMILIES, Operator
 from data.records import Task
 from data.similarity import normalise
-from data.trace import Graph, trace
+from data.trace import Graph, fingerprint, trace
 from data.values import Shape, Values
 from data.writing import Step, write_source
 
@@ -161,11 +161,6 @@ def _one(rng, operators, length, regime, elements, surface, seen, avoid) -> Task
     raise ValueError(
         f"count: got no new task of {length} operators in regime {regime} after {ATTEMPTS} attempts, wanted fewer tasks or more families"
     )
-
-
-def fingerprint(graph: Graph) -> tuple:
-    """What a graph computes, names left out: equal for two spellings of the same task."""
-    return tuple((n.op, n.kind, n.inputs, n.shape, n.dtype, repr(sorted(n.args.items()))) for n in graph.nodes) + graph.outputs
 
 
 def valid_operators(operators: list[Operator], *, surface: str = "varied") -> list[Operator]:

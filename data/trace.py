@@ -100,6 +100,32 @@ def trace(source: str, mode: str = "eval") -> Graph:
     return recorder.graph(result)
 
 
+def fingerprint(graph: Graph) -> tuple:
+    """What a graph computes, names left out: equal for two spellings of the same task.
+
+    Numbers count to six digits, absent options not at all, and `expand` is passed through, since broadcasting does the same.
+    """
+    stands_for = {n.index: n.inputs[0] for n in graph.nodes if n.op == "expand"}
+
+    def source(index: int) -> int:
+        while index in stands_for:
+            index = stands_for[index]
+        return index
+
+    kept = [node for node in graph.nodes if node.index not in stands_for]
+    place = {node.index: at for at, node in enumerate(kept)}
+    nodes = tuple((n.op, n.kind, tuple(place[source(i)] for i in n.inputs), n.shape, n.dtype, _exact(n.args)) for n in kept)
+    return (*nodes, tuple(place[source(i)] for i in graph.outputs))
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple((key, _exact(item)) for key, item in sorted(value.items()) if item is not None)
+    if isinstance(value, list):
+        return tuple(map(_exact, value))
+    return f"{value:.6g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or repr(error)).splitlines()[0]
 
@@ -162,7 +188,7 @@ def _recorder(model, inputs):
             return result
 
         def graph(self, result) -> Graph:
-            structure = {tuple: "tuple", list: "list"}.get(type(result), "tensor")
+            structure = "tuple" if isinstance(result, tuple) else "list" if isinstance(result, list) else "tensor"
             flat = result if structure != "tensor" else (result,)
             if not flat or not all(isinstance(r, torch.Tensor) for r in flat):
                 raise ValueError(f"task: got an output of type {type(result).__name__}, wanted a tensor or a tuple or list of tensors")
