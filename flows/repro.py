@@ -65,20 +65,21 @@ def stages(root: str | pathlib.Path, targets: list[str] | None = None) -> list[S
 
     with Repo(str(root)) as repo:
         graph = repo.index.graph
-        named = {stage.addressing: stage for stage in graph}
+        named = {stage.name: stage for stage in graph}
         for target in targets or ():
             if target not in named:
                 raise ValueError(f"targets: got {target!r}, wanted one of {', '.join(sorted(named))}")
         chosen = {named[t] for t in targets or named}
         chosen |= {need for stage in chosen for need in networkx.descendants(graph, stage)}
-        stale = set(repo.status())
+        # Seen from another folder, DVC writes dvc.yaml's path before the name.
+        stale = {name.rpartition(":")[2] for name in repo.status()}
         order = [stage for stage in networkx.dfs_postorder_nodes(graph) if stage in chosen]
         return [
             Stage(
-                name=stage.addressing,
-                needs=tuple(need.addressing for need in networkx.descendants(graph, stage)),
+                name=stage.name,
+                needs=tuple(need.name for need in networkx.descendants(graph, stage)),
                 meta=dict(stage.meta or {}),
-                clean=stage.addressing not in stale,
+                clean=stage.name not in stale,
             )
             for stage in order
         ]
@@ -137,15 +138,9 @@ def _follow(command: list[str], root: str, events: pathlib.Path, name: str) -> t
         progress.tell(last=True)
 
 
-def _end(child: subprocess.Popen) -> None:
-    """Stop the group, gently first: stages write a checkpoint on the first signal."""
-    for number, grace in ((signal.SIGINT, 20), (signal.SIGTERM, 10), (signal.SIGKILL, 5)):
-        try:
-            os.killpg(child.pid, 0)
-        except ProcessLookupError:
-            return
-        if child.poll() is not None and number is signal.SIGINT:
-            number = signal.SIGTERM
+def _end(child: subprocess.Popen, graces: tuple[float, ...] = (20, 10, 5)) -> None:
+    """Stop the group, gently first: stages keep their work on the first signal. Returns when no process of it is left."""
+    for number, grace in zip((signal.SIGINT, signal.SIGTERM, signal.SIGKILL), graces, strict=True):
         try:
             os.killpg(child.pid, number)
         except ProcessLookupError:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from data.records import Task, Trajectory, content_id
+from stages.judging import pool
 from stages.stage import Job
 
 
@@ -57,17 +58,6 @@ class _GatedWorkspace:
     async def judge(self):
         async with self.gate.during("judge"):
             return await self.inner.judge()
-
-
-def pool(job: Job, **changes: Any):
-    """The sandbox's pool for the stage's `judge` section."""
-    from sandbox.judge import Limits
-    from sandbox.pool import Pool
-
-    judge = job.params.judge
-    limits = Limits(build_s=judge.build_s, call_s=judge.call_s, total_s=judge.total_s)
-    options = {"backend": judge.backend, "policy": judge.policy, "precision": judge.precision, "track": judge.track, "limits": limits}
-    return Pool(**options, slots=job.params.machine.slots or None, **changes)
 
 
 def device(job: Job) -> str:

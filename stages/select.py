@@ -10,7 +10,7 @@ import asyncio
 import json
 
 from data.records import SandboxError
-from stages import play
+from stages import judging
 from stages.stage import Job, main, read_lines
 
 
@@ -49,7 +49,7 @@ async def measure(job: Job, tasks) -> None:
     known = {row["task"] for row in read_lines(path)}
     todo = [task for task in tasks if task.id not in known]
     done = len(tasks) - len(todo)
-    async with play.pool(job) as judges:
+    async with judging.pool(job) as judges:
 
         async def one(task) -> None:
             nonlocal done

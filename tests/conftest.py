@@ -1,6 +1,8 @@
 """A small DVC repository with the real dvc.yaml and params.yaml, whose stages are a toy that writes their outs at once."""
 
+import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +21,9 @@ if os.path.exists("fail") and open("fail").read() == name:
 events = os.environ.get("CUDA_AGENT_EVENTS")
 if events:
     open(events, "a").write(json.dumps({"stage": name, "done": 1, "total": 2, "text": "toy"}) + "\\n")
-seen = hashlib.sha256(b"".join(p.read_bytes() for d in node.deps for p in sorted(pathlib.Path(d).rglob("*")) if p.is_file())).hexdigest()
+import yaml
+values = [plan._lookup(yaml.safe_load(open("params.yaml")), path) for path in node.params]
+seen = str(values) + hashlib.sha256(b"".join(p.read_bytes() for d in node.deps for p in sorted(pathlib.Path(d).rglob("*")) if p.is_file())).hexdigest()
 for out in map(pathlib.Path, node.outs):
     if out.suffix == ".json":
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -37,8 +41,6 @@ class ToyRepo:
         self.path = path
 
     def dvc(self, *arguments: str) -> subprocess.CompletedProcess:
-        import os
-
         environment = {**os.environ, "REAL": str(ROOT), "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}", "DVC_NO_ANALYTICS": "1"}
         return subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=self.path, env=environment, capture_output=True, text=True, timeout=120)
 
@@ -68,8 +70,8 @@ def reproduced(tmp_path_factory) -> ToyRepo:
         (path / folder).mkdir()
         (path / folder / "code.py").write_text("x = 1\n")
     (path / "policy" / "registry.py").write_text("x = 1\n")
-    for source in (ROOT / "stages").glob("*.py"):
-        (path / "stages" / source.name).write_text("x = 1\n")
+    for source in re.findall(r"stages/\w+\.py", (ROOT / "dvc.yaml").read_text()):
+        (path / source).write_text("x = 1\n")
     subprocess.run(["git", "init", "-q", "."], cwd=path, check=True)
     repo = ToyRepo(path)
     done = repo.dvc("repro")

@@ -34,7 +34,7 @@ def test_this_reading_of_dvc_yaml_agrees_with_dvc(reproduced):
     from dvc.repo import Repo
 
     with Repo(str(reproduced.path)) as repo:
-        theirs = {stage.addressing: stage for stage in repo.index.stages}
+        theirs = {stage.name: stage for stage in repo.index.stages}
         assert set(theirs) == set(NODES)
         for name, stage in theirs.items():
             root = reproduced.path
