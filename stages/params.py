@@ -281,7 +281,7 @@ def _convert_section(hint: type, value: Any, key: str) -> Any:
     if not isinstance(value, dict):
         _fail(key, value, f"a mapping with the keys {', '.join(names)}")
     for unknown in sorted(set(map(str, value)) - set(names)):
-        _fail(f"{key}: {unknown}" if hint is Params else f"{key}.{unknown}", value[unknown] if unknown in value else unknown, f"only the keys {', '.join(names)}")
+        _fail(f"{key}: {unknown}" if hint is Params else f"{key}.{unknown}", value.get(unknown, unknown), f"only the keys {', '.join(names)}")
     hints = typing.get_type_hints(hint)
     found = {}
     for name in names:

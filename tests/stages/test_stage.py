@@ -87,7 +87,7 @@ def wait_for(condition, seconds=30.0):
 
 
 def test_a_whole_run_publishes_outs_metrics_and_events(place):
-    code, out, err = finish(place)
+    code, _out, err = finish(place)
     assert code == 0, err
     assert len(list((place / "artifacts/out").iterdir())) == 20
     metrics = json.loads((place / "artifacts/metrics/toy.json").read_text())
@@ -158,7 +158,7 @@ def test_the_same_stage_never_runs_twice_at_once(place):
 
 
 def test_the_stage_ends_when_its_parent_is_killed(place):
-    script = f"import subprocess, sys; c = subprocess.Popen([sys.executable, 'toy.py']); print(c.pid, flush=True); c.wait()"
+    script = "import subprocess, sys; c = subprocess.Popen([sys.executable, 'toy.py']); print(c.pid, flush=True); c.wait()"
     parent = subprocess.Popen([sys.executable, "-c", script], cwd=place, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
     child = int(parent.stdout.readline())
     wait_for(lambda: len(played(place)) >= 2)

@@ -63,7 +63,7 @@ def store(uri):
 def test_every_checkpoint_is_one_logged_model_with_its_figures_and_origin(shipped):
     root, uri, count = shipped
     assert count == 4  # one run, two checkpoints, the alias
-    client, _, models = store(uri)
+    _client, _, models = store(uri)
     assert {model.name for model in models} == {"policy-sft", "policy-r01"}
     r01 = next(model for model in models if model.name == "policy-r01")
     metrics = {metric.key: metric.value for metric in r01.metrics}
@@ -89,7 +89,7 @@ def test_a_stage_is_a_run_with_its_curves_and_params(shipped):
 
 def test_shipping_again_and_after_a_lost_receipt_makes_nothing_twice(shipped):
     root, uri, _ = shipped
-    client, runs, models = store(uri)
+    _client, runs, models = store(uri)
     assert registry.append(root / track.JOURNAL, track.gather(root)) == 0
     assert registry.ship(root / track.JOURNAL, uri) == 0
     receipts = root / "artifacts/tracking/shipped.jsonl"
