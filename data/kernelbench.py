@@ -25,8 +25,8 @@ def load(
 ) -> list[Task]:
     """The problems of `levels` in order of level and number, with origin kernelbench/LEVEL/PROBLEM and split test.
 
-    `problems` keeps those numbers only; `traced` fills in `operators` (a second or two for all three levels; empty where the meta device
-    cannot run the problem). A file that is no Python or no problem is named in the log with its line and left out. Raises ValueError when
+    `problems` keeps those numbers only; `traced` fills in `operators` (under a minute for all three levels; empty where the meta device
+    cannot run the problem, or a recurrent network unrolls too far). A file that is no Python or no problem is named in the log with its line and left out. Raises ValueError when
     `folder` holds no KernelBench, with what to do.
     """
     folder = pathlib.Path(folder)

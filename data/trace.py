@@ -71,10 +71,11 @@ class Graph(Record):
         return tuple(node for node in self.nodes if node.kind in ("parameter", "buffer"))
 
 
-def trace(source: str, mode: str = "eval") -> Graph:
+def trace(source: str, mode: str = "eval", *, most_nodes: int = 5_000) -> Graph:
     """Run `source`'s model once on the meta device and record what reaches aten.
 
-    Raises ValueError when the source is no task (no Model, get_inputs, get_init_inputs) or cannot run without data.
+    Raises ValueError when the source is no task (no Model, get_inputs, get_init_inputs), cannot run without data, or unrolls into more
+    than `most_nodes` nodes (a recurrent network over a long sequence).
     The source is executed in this process: trace only what you would run. It does not follow the backward pass.
     """
     import torch
@@ -90,7 +91,7 @@ def trace(source: str, mode: str = "eval") -> Graph:
             model = namespace["Model"](**initial) if isinstance(initial, dict) else namespace["Model"](*initial)
             model.train(mode == "train")
             inputs = namespace["get_inputs"]()
-            recorder = _recorder(model, inputs)
+            recorder = _recorder(model, inputs, most_nodes)
             with recorder:
                 result = model(*inputs)
     except ValueError:
@@ -130,7 +131,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or repr(error)).splitlines()[0]
 
 
-def _recorder(model, inputs):
+def _recorder(model, inputs, most_nodes: int):
     """A dispatch mode that appends one Node a call; built here so that importing this module stays light."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -155,6 +156,8 @@ def _recorder(model, inputs):
 
         def add(self, tensor, **fields) -> int:
             at = len(self.nodes)
+            if at >= most_nodes:
+                raise ValueError(f"task: got more than {most_nodes} nodes, wanted a graph that is not unrolled so far")
             dtype = str(tensor.dtype).removeprefix("torch.")
             strides = tuple(tensor.stride()) if tensor.layout is torch.strided else ()
             self.nodes.append(Node(index=at, shape=tuple(tensor.shape), dtype=dtype, strides=strides, **fields))

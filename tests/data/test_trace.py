@@ -102,6 +102,13 @@ def test_nothing_is_computed_even_for_tensors_that_fit_no_memory():
     assert graph.nodes[-1].shape == (1000000,)
 
 
+def test_a_graph_that_unrolls_too_far_is_refused():
+    source = task("self.rnn(x0)[0]", "self.rnn = nn.RNN(8, 4)", shape="200, 8")
+    assert len(trace(source).nodes) > 500
+    with pytest.raises(ValueError, match="got more than 500 nodes"):
+        trace(source, most_nodes=500)
+
+
 def test_train_mode_is_seen():
     source = task("self.d(x0) * 2.0", "self.d = nn.BatchNorm1d(8)")
     assert trace(source, "eval").operators != trace(source, "train").operators or trace(source).nodes[5].args["training"] is False
