@@ -1,0 +1,315 @@
+"""The backend for C++ on the CPU, tier 1: candidates with host code, one call at a time, against the judge's clock."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import platform
+import random
+import socket
+import time
+from typing import Any
+
+from data.records import Candidate, SandboxError, Status, Task
+from sandbox import build, check, compare, slot, timing
+from sandbox.backends import Failed, Found, Limits, Measurement, TaskInvalid
+from sandbox.confine import Confinement
+from sandbox.oracle import Reference
+from sandbox.server import Server, round_trip
+
+FAST_MS = 10.0
+"""Below this a candidate gets `limits.calls` checked calls, above it fewer, at least LEAST."""
+LEAST = 12
+BLOCK = 24
+"""Calls of an eager block: one before and one after each candidate."""
+LEVELS = {
+    "root": "own uid, user-blind root file system, namespaces (mount, pid, net, ipc, uts), seccomp, limits",
+    "userns": "user namespace, own root file system, namespaces (mount, pid, net, ipc, uts), seccomp, limits",
+    "uid": "own uid, seccomp, limits; no namespaces",
+    "process": "seccomp, limits; no own uid, no namespaces",
+}
+
+
+def slots() -> list[str]:
+    return [f"cpu{n}" for n in sorted(os.sched_getaffinity(0))]
+
+
+@functools.cache
+def cpu_model() -> str:
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+@dataclasses.dataclass(kw_only=True)
+class Prepared:
+    """A task on this slot: the reference, its held eager server, and what its compiled form takes relative to eager."""
+
+    reference: Reference
+    limits: Limits
+    eager: Server
+    controls: dict[str, bool]
+    compile_over_eager: tuple[float, float, float] | None = None
+    flags: tuple[str, ...] = ()
+
+
+class Cpp:
+    """One per judge process."""
+
+    name = "cpp"
+
+    def __init__(self):
+        self.index = int(os.environ.get("SANDBOX_INDEX", "0"))
+        self.level: str | None = None
+        self.empty_ms = 0.0
+        self.compile_zygote: tuple[Any, socket.socket] | None = None
+
+    def environment(self) -> dict[str, Any]:
+        import torch
+
+        self._clock()
+        return {
+            "cpu": cpu_model(), "torch": torch.__version__, "threads": 1, "python": platform.python_version(), "compiler": build.compiler_version(),
+            "kernel": platform.release(), "isolation": LEVELS[self.level], "isolation_level": self.level, "round_trip_us": round(self.empty_ms * 1e3, 2),
+            "timing": "tier 1: judge's clock, closed loop, ptrace stops",
+        }  # fmt: skip
+
+    def _clock(self) -> None:
+        if self.level is None:
+            confinement = Confinement(index=self.index)
+            probe = slot.spawn("sandbox.worker:preload", {}, confinement=confinement)
+            self.level = probe.level
+            probe.close()
+            self.empty_ms = round_trip(confinement)
+
+    def _confinement(self, limits: Limits, **changes) -> Confinement:
+        return Confinement(index=self.index, memory_bytes=limits.memory_bytes, processes=limits.processes, cpu_s=int(limits.total_s) + 10, **changes)
+
+    def prepare(self, task: Task, *, limits: Limits, precision: str, track: str) -> Prepared:
+        self._clock()
+        try:
+            with timing.deadline(limits.total_s):
+                reference = Reference(task, precision=precision, limits=limits)
+                controls = reference.controls()
+        except timing.CallTimeout:
+            raise TaskInvalid(f"the reference does not end within {limits.total_s:g} s") from None
+        for name, seen in controls.items():
+            if not seen:
+                raise TaskInvalid(f"degenerate: the control {name!r} passes as a correct answer")
+        eager = self._reference_server(reference, limits, role="eager")
+        try:
+            for _ in range(3):
+                eager.call(next(reference.cases("own")), limits.total_s)
+        except Failed as failed:
+            eager.close()
+            raise TaskInvalid(f"the reference fails in its server: {failed.reason}") from failed
+        prepared = Prepared(reference=reference, limits=limits, eager=eager, controls=controls)
+        known = task.baselines
+        if known and all(known.environment.get(k) == v for k, v in (("cpu", cpu_model()), ("torch", self._torch()), ("threads", limits.threads))):
+            ratio = known.environment.get("compile_over_eager")
+            if ratio is None and known.compile_ms:
+                ratio = [known.compile_ms / known.eager_ms * f for f in (0.97, 1.0, 1.03)]
+            prepared.compile_over_eager = tuple(ratio) if ratio else None
+        return prepared
+
+    @staticmethod
+    def _torch() -> str:
+        import torch
+
+        return torch.__version__
+
+    def release(self, prepared: Prepared) -> None:
+        prepared.eager.close()
+        prepared.reference.bank.clear()
+
+    def _reference_server(self, reference: Reference, limits: Limits, *, role: str) -> Server:
+        """A server that runs the task's own Model through the same protocol."""
+        compiled = role == "compile"
+        payload = {"files": {"task.py": reference.task.source}, "module": "task", "class": "Model", "threads": limits.threads, "compile": compiled}
+        confinement = self._confinement(limits, may_exec=compiled)
+        if compiled:
+            confinement = dataclasses.replace(confinement, file_bytes=1 << 30, processes=256, writable=((str(self._inductor_folder()), "/tmp/inductor"),))
+        server = Server(reference, role=role, payload=payload, confinement=confinement, zygote=self._compile_zygote(limits) if compiled else None)
+        try:
+            server.start(limits.total_s)
+        except Failed as failed:
+            server.close()
+            raise TaskInvalid(f"the reference fails in its server: {failed.reason}") from failed
+        return server
+
+    def _inductor_folder(self) -> pathlib.Path:
+        """Compiled references are kept: only trusted task code writes here, under the slot's uid."""
+        folder = build.cache_folder("inductor") / f"slot{self.index}"
+        folder.mkdir(exist_ok=True)
+        if os.geteuid() == 0:
+            from sandbox.confine import FIRST_UID
+
+            os.chown(folder, FIRST_UID + self.index, FIRST_UID + self.index)
+        return folder
+
+    def _compile_zygote(self, limits: Limits) -> socket.socket:
+        """A second zygote with torch.compile's machinery loaded; started when a compiled baseline is first wanted."""
+        if self.compile_zygote is None:
+            cpus = os.sched_getaffinity(0)
+            process, orders = slot.start_zygote(os.environ.get("SANDBOX_SLOT", ""), self.index, cpus, ("sandbox.inductor",))
+            orders.settimeout(120)
+            slot.receive_message(orders)
+            self.compile_zygote = process, orders
+        return self.compile_zygote[1]
+
+    def check(self, candidate: Candidate, *, policy: str) -> None:
+        check.check_candidate(candidate, policy=policy, backend="cpp")
+
+    def build(self, candidate: Candidate, *, limits: Limits):
+        if not any(name.startswith("kernels/") for name in candidate.files):
+            return None
+        return build.build(candidate, index=self.index, seconds=limits.build_s, memory_bytes=limits.memory_bytes, cpu=cpu_model())
+
+    def judge(self, prepared: Prepared, candidate: Candidate, built, *, policy: str) -> Found:
+        reference, limits = prepared.reference, prepared.limits
+        before = self._eager_block(prepared)
+        library, functions = built or (None, {})
+        inside = built is None and "cpp_extension" in candidate.files.get("model_new.py", "")
+        payload = {"files": candidate.files, "module": "model_new", "class": "ModelNew", "threads": limits.threads, "functions": functions}
+        confinement = self._confinement(limits, may_exec=inside)
+        server = Server(reference, role="candidate", payload=payload, confinement=confinement, library=library)
+        log = ""
+        try:
+            server.start(limits.build_s if inside else min(limits.call_s + 20, limits.total_s), late=Status.COMPILE_TIMEOUT if inside else Status.TIMEOUT)
+            times = self._question(server, prepared)
+        except Failed as failed:
+            log = server.close()
+            failed.log = (failed.log or log)[-4000:]
+            raise
+        except timing.CallTimeout:
+            server.close()
+            raise SandboxError("a judge's own step was cut off") from None
+        except BaseException:
+            server.close()
+            raise
+        log = server.close()
+        after = self._eager_block(prepared)
+        return self._found(prepared, server.flags, times, [before, after], tuple(functions), log)
+
+    def _eager_block(self, prepared: Prepared) -> list[float]:
+        """Milliseconds of some eager calls, no candidate alive. Questions may repeat: the reference remembers nothing."""
+        cases = prepared.reference.bank["own"][:8] or [prepared.reference.draw("own")]
+        times = []
+        try:
+            end = time.monotonic() + 0.5
+            for number in range(BLOCK):
+                times.append(prepared.eager.call(cases[number % len(cases)], prepared.limits.total_s)[0])
+                if time.monotonic() > end and number >= 4:
+                    break
+        except Failed as failed:
+            raise SandboxError(f"the eager server failed: {failed.reason}") from failed
+        return [max(t - self.empty_ms, 1e-4) for t in times]
+
+    def _question(self, server: Server, prepared: Prepared) -> list[float]:
+        """Ask until enough is known: every answer is checked, warm-up too; stress questions stand at secret places.
+
+        Returns milliseconds of the scored calls on the task's own distribution, the clock's own cost taken off.
+        """
+        reference, limits = prepared.reference, prepared.limits
+        secret, sources = random.SystemRandom(), {kind: reference.cases(kind) for kind in reference.kinds}
+        end, times = time.monotonic() + limits.total_s, []
+        warm = 2 + secret.randrange(3)
+        slowest = max(self._ask(server, prepared, sources["own"], "own", end)[0] for _ in range(warm))
+        wanted = limits.calls + secret.randrange(9)
+        if slowest >= FAST_MS:
+            wanted = max(LEAST, min(wanted, int(wanted * FAST_MS / slowest))) + secret.randrange(3)
+        stress = [kind for kind in reference.kinds if kind != "own" for _ in range(2)]
+        plan = ["own"] * max(wanted - len(stress), LEAST // 2) + stress
+        secret.shuffle(plan)
+        # One question of each kind comes early: a wrong answer should cost little.
+        early = list(reference.kinds)
+        secret.shuffle(early)
+        for kind in early + plan:
+            elapsed, problem = self._ask(server, prepared, sources[kind], kind, end)
+            if problem:
+                self._only_stress(server, prepared, sources["own"], problem, kind, end)
+            elif kind == "own":
+                times.append(max(elapsed - self.empty_ms, 1e-4))
+        return times
+
+    def _ask(self, server: Server, prepared: Prepared, source, kind: str, end: float) -> tuple[float, str | None]:
+        """Milliseconds of one checked call, and what is wrong with a stress answer; a wrong own answer raises Failed."""
+        left = end - time.monotonic()
+        if left <= 0:
+            raise Failed(Status.TIMEOUT, f"the calls did not end within {prepared.limits.total_s:g} s")
+        case = next(source)
+        elapsed, outputs = server.call(case, min(prepared.limits.call_s, left))
+        problem = compare.difference(outputs, case)
+        if problem and kind == "own":
+            raise Failed(Status.INCORRECT, problem)
+        return elapsed, problem
+
+    def _only_stress(self, server: Server, prepared: Prepared, own, problem: str, kind: str, end: float) -> None:
+        """A wrong stress answer: six more own questions tell whether the candidate is wrong everywhere."""
+        for _ in range(6):
+            self._ask(server, prepared, own, "own", end)
+        raise Failed(Status.INCORRECT, f"{problem} (inputs: {kind})", rule="stress")
+
+    def _found(self, prepared: Prepared, flags: tuple[str, ...], times: list[float], blocks: list[list[float]], kernels: tuple[str, ...], log: str) -> Found:
+        import statistics
+
+        if prepared.compile_over_eager is None:
+            self._measure_compile(prepared)
+        ours = statistics.median(times)
+        eager = statistics.median(t for block in blocks for t in block)
+        ratio = prepared.compile_over_eager
+        flags = (*flags, *prepared.flags)
+        times_ms = {"candidate": ours, "eager": eager, "compile": eager * ratio[1]}
+        speedup = None
+        if min(ours, eager) >= timing.RESOLUTION * self.empty_ms:
+            low, middle, high = timing.interval(blocks, times)
+            speedup = {"eager": (low, middle, high), "compile": (low * ratio[0], middle * ratio[1], high * ratio[2])}
+        else:
+            flags = (*flags, "below_resolution")
+        return Found(times_ms=times_ms, speedup=speedup, flags=flags, kernels=kernels, log=log[-4000:])
+
+    def _measure_compile(self, prepared: Prepared) -> None:
+        """compile / eager as (low, median, high), both timed now and no candidate alive; 1 with a flag where it cannot compile."""
+        reference, limits = prepared.reference, prepared.limits
+        try:
+            server = self._reference_server(reference, limits, role="compile")
+        except TaskInvalid:
+            prepared.compile_over_eager, prepared.flags = (1.0, 1.0, 1.0), ("compile_failed",)
+            return
+        cases = reference.bank["own"][:8] or [reference.draw("own")]
+        try:
+            for case in (cases * 3)[:3]:
+                server.call(case, limits.total_s)
+            before = self._eager_block(prepared)
+            compiled = [max(server.call(cases[n % len(cases)], limits.total_s)[0] - self.empty_ms, 1e-4) for n in range(BLOCK)]
+            low, middle, high = timing.interval([before, self._eager_block(prepared)], compiled)
+            prepared.compile_over_eager = (1 / high, 1 / middle, 1 / low)
+        except Failed:
+            prepared.compile_over_eager, prepared.flags = (1.0, 1.0, 1.0), ("compile_failed",)
+        finally:
+            server.close()
+
+    def measure(self, prepared: Prepared) -> Measurement:
+        import statistics
+
+        self._measure_compile(prepared)
+        eager = statistics.median(self._eager_block(prepared))
+        reference = prepared.reference
+        environment = self.environment() | {"compile_over_eager": list(prepared.compile_over_eager), "flags": list(prepared.flags)}
+        return Measurement(
+            eager_ms=eager, compile_ms=eager * prepared.compile_over_eager[1], environment=environment, controls=prepared.controls,
+            output_bytes=reference.output_bytes, input_bytes=reference.input_bytes,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        if self.compile_zygote is not None:
+            self.compile_zygote[1].close()
+            with contextlib.suppress(Exception):
+                self.compile_zygote[0].wait(5)
+
+
+BACKEND = Cpp

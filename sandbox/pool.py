@@ -1,0 +1,258 @@
+"""A pool of slots: leases on cores or GPUs, warm processes, verdicts for many candidates at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import threading
+import typing
+
+from data.records import Candidate, SandboxError, Status, Task, Verdict
+from sandbox import backends, build, slot
+from sandbox.backends import Limits, Measurement
+
+LONGEST_S = 900.0
+"""A judge process that does not answer for so long beyond its limits is ours to restart."""
+
+
+class Lease:
+    """An exclusive hold on one slot name of this host (flock: it ends with the process, however that ends)."""
+
+    def __init__(self, name: str, index: int, fd: int):
+        self.name, self.index, self.fd = name, index, fd
+
+    @classmethod
+    def take(cls, backend: str, names: list[str], *, wait: bool) -> Lease | None:
+        """First free slot among `names`; with `wait`, block on the one that this process hashes to."""
+        folder, order = build.cache_folder("slots"), list(enumerate(names))
+        base = {"cpp": 0, "cuda": 512}.get(backend, 1024)
+        for index, name in order:
+            fd = os.open(folder / f"{backend}-{name}", os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return cls(name, base + index, fd)
+            except BlockingIOError:
+                os.close(fd)
+        if not wait:
+            return None
+        index, name = order[os.getpid() % len(order)]
+        fd = os.open(folder / f"{backend}-{name}", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        return cls(name, base + index, fd)
+
+    def release(self) -> None:
+        os.close(self.fd)
+
+
+class Slot:
+    """One leased slot with its zygote and judge process. Blocking; used by one thread at a time."""
+
+    def __init__(self, backend: str, lease: Lease, *, pinned: bool = True):
+        self.backend, self.lease, self.pinned = backend, lease, pinned
+        self.zygote: subprocess.Popen | None = None
+        self.orders: socket.socket | None = None
+        self.judge: socket.socket | None = None
+        self.last_task: str | None = None
+
+    def start(self) -> None:
+        """Zygote up and judge process forked. Raises SandboxError."""
+        self.stop_judge()
+        if self.zygote is None or self.zygote.poll() is not None:
+            self.stop()
+            cpus = {int(self.lease.name[3:])} if self.pinned and self.lease.name.startswith("cpu") else None
+            imports = getattr(__import__(backends.FILES[self.backend], fromlist=["x"]), "zygote_imports", ())
+            self.zygote, self.orders = slot.start_zygote(self.lease.name, self.lease.index, cpus, tuple(imports))
+            self.orders.settimeout(120)
+            try:
+                slot.receive_message(self.orders)
+            except (EOFError, OSError) as error:
+                raise SandboxError(f"slot {self.lease.name} does not come up: {error}") from error
+        ours, theirs = socket.socketpair()
+        slot.send_message(self.orders, {"fork": "judge"}, (theirs.fileno(),))
+        theirs.close()
+        self.judge = ours
+
+    def ask(self, request: dict, limits: Limits) -> dict:
+        """One request, once. Raises SandboxError and, for a fault of the user's machine, ValueError.
+
+        A judge process that dies while it prepares the task was taken down by the reference: {"invalid": reason}.
+        """
+        if self.judge is None:
+            self.start()
+        phase = "start"
+        try:
+            self.judge.settimeout(LONGEST_S + 3 * limits.total_s + limits.build_s)
+            slot.send_message(self.judge, request)
+            while True:
+                message, _ = slot.receive_message(self.judge)
+                if "phase" not in message:
+                    break
+                phase = message["phase"]
+        except (EOFError, OSError) as error:
+            self.stop_judge()
+            if phase == "prepare":
+                return {"invalid": f"the reference took its process down ({type(error).__name__})"}
+            raise SandboxError(f"slot {self.lease.name}: the judge process is gone ({error})") from error
+        if "user" in message:
+            raise ValueError(message["user"])
+        if "error" in message:
+            self.stop_judge()
+            raise SandboxError(message["error"])
+        return message
+
+    def stop_judge(self) -> None:
+        if self.judge is not None:
+            self.judge.close()
+            self.judge = None
+
+    def stop(self) -> None:
+        """End every process of the slot; the kernel takes children with their parents."""
+        self.stop_judge()
+        if self.orders is not None:
+            self.orders.close()
+            self.orders = None
+        if self.zygote is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.zygote.pid, signal.SIGKILL)
+            self.zygote.wait()
+            self.zygote = None
+
+    def call(self, call: str, task: Task, limits: Limits, **fields) -> Verdict | Measurement:
+        """A request with its one retry. Raises SandboxError."""
+        request = {"call": call, "backend": self.backend, "task": task.to_dict(), "limits": limits.to_dict(), **fields}
+        self.last_task = task.id
+        try:
+            message = self.ask(request, limits)
+        except SandboxError:
+            message = self.ask(request, limits)
+        kind = Verdict if call == "judge" else Measurement
+        if "invalid" not in message:
+            return kind.from_dict(message["answer"])
+        if call == "measure":
+            return Measurement(invalid=message["invalid"])
+        candidate, precision = Candidate.from_dict(fields["candidate"]), fields["precision"] or task.precision
+        return Verdict(
+            status=Status.TASK_INVALID, reason=message["invalid"], task=task.id, candidate=candidate.id, backend=self.backend, policy=fields["policy"],
+            precision=precision, track=fields["track"],
+        )  # fmt: skip
+
+
+class Pool:
+    """`async with Pool(backend="cpp", policy="libraries_allowed") as pool: verdict = await pool.judge(task, candidate, fresh=True)`.
+
+    `slots`: how many to take (default: all of the machine that are free, at least one).
+    """
+
+    def __init__(self, *, backend: str = "cpp", policy: str = "libraries_allowed", precision: str | None = None, track: str = "default", limits: Limits | None = None, slots: int | None = None):
+        self.backend, self.policy, self.precision, self.track, self.limits, self.wanted = backend, policy, precision, track, limits or Limits(), slots
+        self.slots: list[Slot] = []
+        self.counts = {"judged": 0, "cached": 0, "shared": 0, "sandbox_errors": 0}
+
+    async def __aenter__(self) -> typing.Self:
+        names = backends.slots(self.backend)
+        if not names:
+            raise SandboxError(f"no slot for backend {self.backend} on this machine")
+        most = max(1, len(names) // self.limits.threads) if self.backend == "cpp" else len(names)
+        wanted = min(self.wanted or most, most)
+        while len(self.slots) < wanted:
+            lease = await asyncio.to_thread(Lease.take, self.backend, names, wait=not self.slots)
+            if lease is None:
+                break
+            self.slots.append(Slot(self.backend, lease, pinned=self.limits.threads == 1))
+        self.idle, self.waiting = list(self.slots), asyncio.Condition()
+        self.cache: dict[tuple, Verdict] = {}
+        self.flying: dict[tuple, asyncio.Future] = {}
+        await asyncio.gather(*(asyncio.to_thread(s.start) for s in self.slots))
+        return self
+
+    async def __aexit__(self, *error) -> None:
+        await asyncio.gather(*(asyncio.to_thread(s.stop) for s in self.slots))
+        for s in self.slots:
+            s.lease.release()
+        self.slots = []
+
+    async def _on_slot(self, task: Task, work):
+        """Run blocking `work(slot)` on an idle slot, best one that has the task ready."""
+        async with self.waiting:
+            await self.waiting.wait_for(lambda: self.idle)
+            chosen = next((s for s in self.idle if s.last_task == task.id), self.idle[0])
+            self.idle.remove(chosen)
+        try:
+            return await _unabandoned(asyncio.to_thread(work, chosen))
+        except SandboxError:
+            self.counts["sandbox_errors"] += 1
+            raise
+        finally:
+            async with self.waiting:
+                self.idle.append(chosen)
+                self.waiting.notify()
+
+    async def judge(self, task: Task, candidate: Candidate, *, fresh: bool) -> Verdict:
+        """Verdict on one candidate; without `fresh` it may come from the cache or from the same question in flight."""
+        key = (task.id, candidate.id, task.baselines is not None)
+        if not fresh and key in self.cache:
+            self.counts["cached"] += 1
+            return self.cache[key]
+        if not fresh and key in self.flying:
+            self.counts["shared"] += 1
+            return await asyncio.shield(self.flying[key])
+        future = asyncio.get_running_loop().create_future() if not fresh else None
+        if future is not None:
+            self.flying[key] = future
+        try:
+            fields = {"candidate": candidate.to_dict(), "policy": self.policy, "precision": self.precision, "track": self.track}
+            verdict = await self._on_slot(task, lambda s: s.call("judge", task, self.limits, **fields))
+            self.counts["judged"] += 1
+            self.cache[key] = verdict
+            if future is not None:
+                future.set_result(verdict)
+            return verdict
+        except BaseException as error:
+            if future is not None:
+                future.set_exception(error if isinstance(error, Exception) else SandboxError("the asker went away"))
+                future.exception()
+            raise
+        finally:
+            if future is not None:
+                self.flying.pop(key, None)
+
+    async def judge_group(self, task: Task, candidates: list[Candidate], *, fresh: bool) -> list[Verdict]:
+        """Verdicts in the order of `candidates`; they share reference, oracle, questions and baselines on each slot."""
+        return list(await asyncio.gather(*(self.judge(task, c, fresh=fresh) for c in candidates)))
+
+    async def measure(self, task: Task) -> Measurement:
+        return await self._on_slot(task, lambda s: s.call("measure", task, self.limits, precision=self.precision, track=self.track))
+
+
+async def _unabandoned(work):
+    """A cancelled asker leaves the slot busy until its thread is done: the slot must not be handed on before."""
+    job = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            await job
+        raise
+
+
+_local: dict[str, Slot] = {}
+_lock = threading.Lock()
+
+
+def local_slot(backend: str) -> Slot:
+    """This process's own slot, started on first use and ended with it."""
+    import atexit
+
+    with _lock:
+        if backend not in _local:
+            names = backends.slots(backend)
+            if not names:
+                raise SandboxError(f"no slot for backend {backend} on this machine")
+            _local[backend] = Slot(backend, Lease.take(backend, names, wait=True))
+            atexit.register(_local[backend].stop)
+        return _local[backend]
