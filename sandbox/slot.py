@@ -203,7 +203,8 @@ def _watch(control: socket.socket, pid: int, log_read: int, confinement: Confine
                 ended = True
     _, status = os.waitpid(pid, 0)
     if scratch:
-        _reap_orphans()
+        if scratch:
+        _reap_orphans()  # a PID namespace ends with its first process, and here /proc can be read
     while open_log and select.select([log_read], [], [], 0)[0]:
         part = os.read(log_read, 65536)
         log, open_log = (log + part)[-LOG_BYTES:], bool(part)
@@ -240,9 +241,9 @@ def _child(message: dict, fds: list[int], level: str, uid: int, log_write: int, 
         null = os.open("/dev/null", os.O_RDWR)
         for target, source in ((0, null), (1, log_write), (2, log_write)):
             os.dup2(source, target)
-        close_all_but(set(fds))
         if level in ("root", "userns", "kept_root"):
             confine.mount("proc", "/proc", "proc", confine.MS_NOSUID | confine.MS_NODEV)
+        close_all_but(set(fds))
         home = os.getcwd()
         if confinement:
             os.environ.clear()
