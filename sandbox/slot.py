@@ -203,7 +203,6 @@ def _watch(control: socket.socket, pid: int, log_read: int, confinement: Confine
                 ended = True
     _, status = os.waitpid(pid, 0)
     if scratch:
-        if scratch:
         _reap_orphans()  # a PID namespace ends with its first process, and here /proc can be read
     while open_log and select.select([log_read], [], [], 0)[0]:
         part = os.read(log_read, 65536)
