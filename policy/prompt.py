@@ -1,0 +1,288 @@
+"""The only prompt builder and the only parser of replies: tokens in, tokens out.
+
+An episode is one list of ids that only grows. The chat template writes the opening; after that an observation is the suffix that
+the template puts behind an assistant turn, so that nothing sampled is ever decoded and encoded again. Without a tokenizer
+(scripted players, text endpoints) segments carry text only.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import re
+
+from data.records import Record, Task, ToolCall
+
+TOOLS = {
+    "write": ("path", "content"),
+    "read": ("path",),
+    "compile": (),
+    "verify": (),
+    "profile": (),
+    "submit": (),
+}
+"""Tool names and the parameters that each must have."""
+MALFORMED = "malformed"
+"""Name of the ToolCall that stands in a Turn for a reply that could not be read; its args hold the error."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Segment(Record):
+    """A piece of the conversation. `ids` is None without a tokenizer."""
+
+    role: str
+    """system, user, assistant or tool."""
+    text: str
+    ids: tuple[int, ...] | None = None
+    """[S] token ids with the template's own tokens around the text; an assistant segment holds exactly the sampled ids."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParseError(Record):
+    """Why a reply holds no readable tool call, as one line for the model."""
+
+    line: str
+
+
+class Prompt:
+    """Builds what a player reads and reads what it writes.
+
+    tokenizer: a transformers tokenizer with a chat template, or None. format, backend: what the candidate is.
+    detail: "short" (a line, for models that are trained on the task) or "full" (tools and rules spelled out, for those that are not).
+
+    Raises ValueError when the template rewrites earlier turns: an appended observation would then differ from a rendered one.
+    """
+
+    def __init__(self, tokenizer, *, format: str, backend: str, max_turns: int, detail: str = "short"):
+        if detail not in ("short", "full"):
+            raise ValueError(f"detail: got {detail!r}, wanted short or full")
+        self.tokenizer, self.format, self.backend, self.max_turns = tokenizer, format, backend, max_turns
+        self.system = system_text(format, backend, max_turns, detail)
+        self.end_id: int | None = None
+        if tokenizer is not None:
+            self._check_template()
+
+    # ------------------------------------------------------------------------------------ building
+
+    def opening(self, task: Task) -> list[Segment]:
+        """System line and task source, ending with the generation prompt. The ids of all segments together are the first request."""
+        texts = [("system", self.system), ("user", task.source)]
+        if self.tokenizer is None:
+            return [Segment(role=role, text=text) for role, text in texts]
+        messages = [{"role": role, "content": text} for role, text in texts]
+        whole = self._render(messages, generate=True)
+        try:
+            first = self._render(messages[:1])
+        except Exception:  # templates may refuse a conversation without a user: then one segment holds all ids
+            first = ()
+        if whole[: len(first)] != first:
+            first = ()
+        return [Segment(role="system", text=self.system, ids=first), Segment(role="user", text=task.source, ids=whole[len(first) :])]
+
+    def observe(self, text: str, *, closed: bool = True) -> Segment:
+        """The tool message behind an assistant turn, with the generation prompt of the next.
+
+        closed: False when the model did not sample the end of its turn, which then stands at the start of the observation.
+        """
+        if self.tokenizer is None:
+            return Segment(role="tool", text=text)
+        prefix, whole = self._pair(text)
+        cut = max(i for i, token in enumerate(prefix) if token == self.end_id) + 1
+        return Segment(role="tool", text=text, ids=((() if closed else (self.end_id,)) + whole[cut:]))
+
+    def encode_action(self, text: str) -> tuple[int, ...] | None:
+        """[A] ids of a scripted action with its end of turn; for players that write text. None without a tokenizer."""
+        if self.tokenizer is None:
+            return None
+        return (*self.tokenizer.encode(text, add_special_tokens=False), self.end_id)
+
+    def _render(self, messages, generate: bool = False) -> tuple[int, ...]:
+        ids = self.tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=generate, return_dict=False)
+        return tuple(ids)
+
+    def _pair(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        before = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
+        return self._render(before), self._render([*before, {"role": "tool", "content": text}], generate=True)
+
+    def _check_template(self) -> None:
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise ValueError("tokenizer: got one without a chat template, wanted one with")
+        prefix, whole = self._pair("observation")
+        special = set(self.tokenizer.all_special_ids)
+        ends = [token for token in prefix if token in special]
+        if not ends:
+            raise ValueError("chat template: got an assistant turn without an end token, wanted one that is a special token")
+        self.end_id = ends[-1]
+        longer = [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": "<think>\nt\n</think>\n\na"},
+            {"role": "tool", "content": "o"},
+            {"role": "assistant", "content": "b"},
+        ]
+        for ids, longest in (
+            (prefix, whole),
+            (self._render(longer), self._render([*longer, {"role": "tool", "content": "p"}], generate=True)),
+        ):
+            if longest[: len(ids)] != ids:
+                raise ValueError(
+                    "chat template: got one that rewrites earlier turns when a tool message follows, wanted one that keeps them as a prefix"
+                )
+
+    # ------------------------------------------------------------------------------------- parsing
+
+    def parse(self, text: str) -> list[ToolCall] | ParseError:
+        """The tool calls of a reply in order; see `parse`."""
+        return parse(text)
+
+
+def system_text(format: str, backend: str, max_turns: int, detail: str) -> str:
+    """The system message."""
+    if detail == "short":
+        return f"Write {backend} kernels as {format}."
+    calls = "\n".join(f"- {name}({', '.join(parameters)})" for name, parameters in TOOLS.items())
+    return f"""You write fast {backend} kernels. The user gives a PyTorch module `Model`. Write a `{format}` candidate whose `ModelNew` computes the same, faster.
+The workspace holds SKILL.md (rules, file layout, what is tested) and model.py (the task): both are read-only. Read SKILL.md first.
+Tools, one or more calls a turn, run in order:
+{calls}
+Call a tool like this:
+<tool_call>
+<function=write>
+<parameter=path>
+model_new.py
+</parameter>
+<parameter=content>
+...
+</parameter>
+</function>
+</tool_call>
+You have {max_turns} turns. Check with compile, verify and profile; end with submit."""
+
+
+_FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*)</function>\s*\Z", re.DOTALL)
+
+
+def call_text(tool: str, **args: str) -> str:
+    """A tool call in the form that the models write, code unescaped."""
+    lines = ["<tool_call>", f"<function={tool}>"]
+    for name, value in args.items():
+        lines += [f"<parameter={name}>", value.removesuffix("\n"), "</parameter>"]
+    return "\n".join([*lines, "</function>", "</tool_call>"])
+
+
+def parse(text: str) -> list[ToolCall] | ParseError:
+    """Tool calls of a reply, in order. Pure.
+
+    Two forms: `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>` and
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Without any call, a fenced block that defines ModelNew counts as
+    `write model_new.py` (the last such block when there are several). One unreadable call makes the whole reply a ParseError.
+    """
+    bodies = _bodies(text)
+    if not bodies:
+        return _from_fences(text)
+    calls = []
+    for body, closed in bodies:
+        if not closed:
+            return ParseError(line="malformed: the tool call does not end; close it with </tool_call>")
+        call = _from_json(body) if body.lstrip().startswith("{") else _from_xml(body)
+        error = call if isinstance(call, ParseError) else _wrong(call)
+        if error:
+            return error
+        calls.append(call)
+    return calls
+
+
+def _bodies(text: str) -> list[tuple[str, bool]]:
+    """What stands between <tool_call> and </tool_call>; False where the end is missing."""
+    bodies = []
+    at = text.find("<tool_call>")
+    while at >= 0:
+        start = at + len("<tool_call>")
+        following = re.compile(r"</tool_call>\s*(?=<tool_call>)").search(text, start)
+        end = following.start() if following else text.rfind("</tool_call>", start)
+        if end < 0:
+            bodies.append((text[start:], False))
+            break
+        bodies.append((text[start:end], True))
+        at = text.find("<tool_call>", following.end()) if following else -1
+    return bodies
+
+
+def _from_xml(body: str) -> ToolCall | ParseError:
+    found = _FUNCTION.match(body)
+    if not found:
+        return ParseError(line="malformed: wanted <function=NAME> ... </function> inside <tool_call>")
+    name, inner = found.group(1).strip(), found.group(2)
+    args: dict[str, str] = {}
+    for piece in re.split(r"(?:\A|(?<=\n)|(?<=>))\s*<parameter=", inner)[1:]:
+        key, mark, value = piece.partition(">")
+        end = value.rfind("</parameter>")
+        if not mark or end < 0:
+            return ParseError(line=f"malformed: parameter {key.strip()[:20]!r} does not end; close it with </parameter>")
+        args[key.strip()] = value[:end].removeprefix("\n").removesuffix("\n")
+    return ToolCall(tool=name, args=args)
+
+
+def _from_json(body: str) -> ToolCall | ParseError:
+    try:
+        plain = json.loads(body)
+    except ValueError as error:
+        return ParseError(line=f"malformed: the JSON of the tool call cannot be read: {error}")
+    args = plain.get("arguments", {})
+    if isinstance(args, str):
+        try:
+            args = json.loads(args)
+        except ValueError:
+            args = None
+    if not isinstance(plain.get("name"), str) or not isinstance(args, dict):
+        return ParseError(line='malformed: wanted {"name": ..., "arguments": {...}}')
+    return ToolCall(tool=plain["name"], args=args)
+
+
+def _wrong(call: ToolCall) -> ParseError | None:
+    if call.tool not in TOOLS:
+        return ParseError(line=f"malformed: no tool {call.tool[:20]!r}; tools: {', '.join(TOOLS)}")
+    missing = [p for p in TOOLS[call.tool] if p not in call.args]
+    unknown = [p for p in call.args if p not in TOOLS[call.tool]]
+    if missing or unknown or not all(isinstance(v, str) for v in call.args.values()):
+        wanted = ", ".join(TOOLS[call.tool]) or "no parameters"
+        return ParseError(line=f"malformed: {call.tool} wants {wanted}, got {', '.join(call.args)[:40] or 'none'}")
+    return None
+
+
+_FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`\n]*$")
+
+
+def _from_fences(text: str) -> list[ToolCall] | ParseError:
+    """Fenced code as an implied write of model_new.py; see `parse`."""
+    lines = text.splitlines()
+    blocks: list[str] = []
+    at = 0
+    while at < len(lines):
+        found = _FENCE.match(lines[at])
+        at += 1
+        if not found:
+            continue
+        ends = [
+            i
+            for i in range(at, len(lines))
+            if re.fullmatch(rf"[ \t]{{0,3}}{re.escape(found.group(1)[0])}{{{len(found.group(1))},}}\s*", lines[i])
+        ]
+        if not ends:
+            return ParseError(line="malformed: the code block does not end (truncated?)")
+        end = next((i for i in ends if _parses("\n".join(lines[at:i]))), ends[0])
+        blocks.append("\n".join(lines[at:end]) + "\n")
+        at = end + 1
+    modules = [b for b in blocks if re.search(r"^class ModelNew\b", b, re.MULTILINE)]
+    if not modules:
+        return ParseError(line="malformed: got no tool call; write <tool_call><function=write> ... </tool_call>")
+    return [ToolCall(tool="write", args={"path": "model_new.py", "content": modules[-1]})]
+
+
+def _parses(code: str) -> bool:
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError):
+        return False
+    return True
