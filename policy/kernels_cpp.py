@@ -7,7 +7,8 @@ import dataclasses
 
 from policy.rowcode import BUFFERS, ROW_SCALAR, ROW_VECTOR, SPARE, Program, Step, Unsupported, expression, number
 
-HEADER = """#include <math.h>
+HEADER = """#pragma GCC optimize("finite-math-only")
+#include <math.h>
 #define EACH for (long j = 0; j < n; j++)
 """
 
