@@ -212,7 +212,15 @@ def load(path, *, dtype: torch.dtype = torch.float32, device: str = "cpu", trust
     return model.to(device).eval(), tokenizer, checkpoint
 
 
+def _quiet() -> None:
+    """No progress bars of a tenth of a second among a stage's lines."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
 def _pretrained(auto, path, dtype):
+    _quiet()
     model, report = auto.from_pretrained(
         str(path), dtype=dtype, attn_implementation=attention.register(), attention_dropout=0.0, output_loading_info=True
     )
@@ -229,6 +237,7 @@ def save(model, tokenizer, path, *, parent: str | None, kind: str, round: int = 
     """
     from safetensors.torch import save_file
 
+    _quiet()
     final = pathlib.Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(f".{final.name}.{os.getpid()}.partial")
@@ -303,21 +312,23 @@ class Actor(nn.Module):
     def __init__(self, model):
         super().__init__()
         self.model = model
+        self.config = model.config
 
-    def forward(self, ids, positions, src, label, spans, temperature: float = 1.0, chunk: int | None = None):
+    def forward(self, ids, positions, src, label, spans, temperature: float = 1.0, *, chunk: int | None = None, entropy_at=None):
         """ids, positions int64 [1, T]; src, label int64 [M]; spans lengths adding up to T -> log-probs float32 [M].
 
         log softmax(h W^T / T)[label] with the hidden state divided by T; logits in fp32, in chunks of `chunk` tokens.
+        With `entropy_at` int64 [K] into M: (log-probs, entropies float32 [K] without gradient).
         """
         from deepspeed.sequence.linear_cross_entropy import vocab_parallel_linear_cross_entropy
+
+        from policy import loss
 
         hidden = self.model.base_model(input_ids=ids, position_ids=positions, use_cache=False, spans=spans).last_hidden_state
         hidden = hidden[0, src]
         if temperature != 1.0:
             hidden = hidden / temperature
         head = self.model.get_output_embeddings()
-        if src.numel() == 0:  # a micro-batch without action tokens still has to touch every parameter
-            return hidden.float().sum(-1) + 0.0 * head.weight.float().sum()
-        return -vocab_parallel_linear_cross_entropy(
-            hidden, head.weight, label, bias=getattr(head, "bias", None), reduction="none", chunk_size=chunk
-        )
+        bias = getattr(head, "bias", None)
+        logp = -vocab_parallel_linear_cross_entropy(hidden, head.weight, label, bias=bias, reduction="none", chunk_size=chunk)
+        return logp if entropy_at is None else (logp, loss.entropy(hidden[entropy_at].detach(), head.weight, bias=bias))

@@ -1,0 +1,488 @@
+"""`fit`: the one optimizer loop, for imitation (sft, rft), value pretraining (value) and reinforcement (ppo, trloo).
+
+One call reads rewarded episodes and checkpoints and writes checkpoints; it never samples. Progress rests in a work folder after
+every `save_every` steps, so a killed fit goes on where it was, bit for bit. No global random state is used: the order of episodes
+depends on (seed, epoch) alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+import shutil
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from data.records import Checkpoint, Record, Trajectory, content_id
+from policy import advantage, engine, loss, measure, model
+from policy import batch as batching
+
+METHODS = ("sft", "rft", "value", "ppo", "trloo")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(Record):
+    """What a fit may vary. The defaults after `lr` are the paper's where it gives a value."""
+
+    method: str
+    seed: int
+    epochs: float
+    batch: int
+    """Episodes an optimizer step, over all ranks."""
+    lr: float
+    """Of the policy; of the critic in method value."""
+    critic_lr: float | None = None
+    warmup: int = 0
+    """Steps of linear warm-up."""
+    decay: bool = False
+    """Cosine to a tenth over the fit."""
+    weight_decay: float = 0.0
+    grad_clip: float = 1.0
+    tokens: int = 8192
+    """Most tokens of a micro-batch; a longer episode stands alone."""
+    temperature: float = 1.0
+    """The sampler's."""
+    zero_stage: int = 1
+    dtype: str = "float32"
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    dual_clip: float | None = None
+    value_clip: float | None = None
+    gamma: float = 1.0
+    lam: float = 0.95
+    lam_critic: float = 0.95
+    adaptive_alpha: float | None = None
+    """Length-adaptive lambda of the policy (VAPO's alpha); None = `lam`."""
+    unit: str = "token"
+    """token or turn."""
+    whiten: bool = True
+    kl: str | None = None
+    """k1, k2 or k3 against the reference: the loss term; None = off."""
+    kl_coef: float = 0.0
+    tis_cap: float | None = None
+    mrs_band: tuple[float, float] | None = None
+    mrs_veto: float = 1e-4
+    kl_stop: float | None = None
+    """An epoch ends when approx_kl_k3 of a step exceeds this."""
+    plateau: float | None = None
+    """Value pretraining ends when an epoch raises explained_var_mc by less than this."""
+    save_every: int = 1
+
+    def __post_init__(self):
+        wants = [
+            ("method", self.method in METHODS, " or ".join(METHODS)),
+            ("unit", self.unit in ("token", "turn"), "token or turn"),
+            ("epochs", self.epochs > 0, "a positive number"),
+            ("batch", self.batch >= 1, "at least 1"),
+            ("lr", self.lr >= 0, "no negative number"),
+            ("critic_lr", self.method != "ppo" or self.critic_lr is not None, "a number for ppo"),
+            ("gamma", 0 <= self.gamma <= 1, "0 to 1"),
+            ("lam", 0 <= self.lam <= 1, "0 to 1"),
+            ("lam_critic", 0 <= self.lam_critic <= 1, "0 to 1"),
+            ("dtype", self.dtype in ("float32", "bfloat16"), "float32 or bfloat16"),
+            ("zero_stage", self.zero_stage in (0, 1, 2, 3), "0, 1, 2 or 3"),
+            ("kl", self.kl in (None, "k1", "k2", "k3"), "k1, k2 or k3"),
+            ("temperature", self.temperature > 0, "a positive number"),
+        ]
+        for name, good, wanted in wants:
+            if not good:
+                raise ValueError(f"{name}: got {getattr(self, name)!r}, wanted {wanted}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fitted:
+    policy: Checkpoint | None
+    critic: Checkpoint | None
+    steps: int
+    stopped: bool
+    """`stop` said so: the work folder has everything, nothing was written to out."""
+    metrics: dict[str, float]
+    """Those of the last step."""
+
+
+def fit(
+    trajectories: Sequence[Trajectory],
+    settings: Settings,
+    *,
+    policy=None,
+    critic=None,
+    out=None,
+    critic_out=None,
+    kind: str | None = None,
+    round: int = 0,
+    reference=None,
+    work=None,
+    log: Callable[[dict[str, float]], None] = lambda metrics: None,
+    stop: Callable[[], bool] = lambda: False,
+    device: str = "auto",
+) -> Fitted:
+    """Train on `trajectories` and write checkpoints.
+
+    policy: folder of the policy that starts (and, for ppo and trloo, that sampled); needed but for value, where it may give the
+        critic its backbone instead of `critic`.
+    critic: folder of a critic (ppo, value); without it the critic starts from `policy` with V = 0.
+    out, critic_out: folders to write; kind: of the policy's checkpoint (default sft, rft or ppo by method).
+    reference: folder for the KL term; default: the policy as it starts.
+    work: folder for resuming; None = no resume. A folder of another fit is a ValueError.
+    log: one dict of floats a step, with "step", "epoch" and "steps" (of the whole); a step that is repeated after a kill comes twice.
+    stop: asked after every step; True saves and leaves.
+    Raises ValueError for unusable arguments or when no episode is left, FloatingPointError when a loss or gradient is not finite
+    (the last saved step stays good).
+    """
+    world = engine.launch(device)
+    engines, tokenizer, parents = _engines(settings, policy, critic, world)
+    rewarded = settings.method in ("value", "ppo", "trloo")
+    rows = batching.rows(trajectories, rewarded=rewarded, sampled=settings.method in ("ppo", "trloo"))
+    longest = next(iter(engines.values())).module.config.max_position_embeddings
+    rows = sorted(batching.fit_length(rows, longest), key=lambda r: r.id)
+    if not rows:
+        raise ValueError(
+            f"trajectories: got {len(trajectories)}, none to train on, wanted some with action tokens{' and a reward' if rewarded else ''}"
+        )
+    plan = _Plan(rows, settings)
+    progress = _Progress(work, content_id(settings.to_dict(), [r.id for r in rows], parents), engines, world)
+    step = progress.resume()
+    metrics = measure.data(rows, len(trajectories) - len(rows)) if step == 0 else {}
+    prepared, finished, epoch_ev = None, progress.notes.get("finished", False), progress.notes.get("ev")
+    while step < plan.steps and not finished:
+        epoch, place = divmod(step, plan.per_epoch)
+        if rewarded and prepared != plan.preparation(epoch):
+            prepared = plan.preparation(epoch)
+            if not progress.recall(rows, prepared):
+                metrics |= _prepare(plan, prepared, engines, settings, world, reference)
+                progress.keep(rows, prepared)
+        started = time.perf_counter()
+        chosen = plan.chosen(epoch, place)
+        metrics |= _step(chosen, engines, settings, plan.rates(step, settings), world)
+        step += 1
+        seconds = time.perf_counter() - started
+        metrics |= {
+            "step": float(step),
+            "steps": float(plan.steps),
+            "epoch": epoch + (place + 1) / plan.per_epoch,
+            "step_seconds": seconds,
+            "tokens_per_second": sum(map(len, chosen)) / seconds,
+        }
+        if world.device.type == "cuda":
+            metrics["peak_memory_gib"] = torch.cuda.max_memory_allocated(world.device) / 2**30
+        last, metrics = metrics, {}
+        if world.rank == 0:
+            log(last)
+        if settings.kl_stop is not None and last.get("approx_kl_k3", 0.0) > settings.kl_stop:
+            step = (epoch + 1) * plan.per_epoch  # the rest of this epoch is left out
+        if settings.method == "value" and settings.plateau is not None and place + 1 == plan.per_epoch:
+            finished = epoch_ev is not None and last["explained_var_mc"] - epoch_ev < settings.plateau
+            epoch_ev = last["explained_var_mc"]
+        progress.notes |= {"metrics": last, "ev": epoch_ev, "finished": finished}
+        leaving = any(world.gather(bool(stop())))
+        if progress.due(step, settings.save_every) or leaving or finished or step >= plan.steps:
+            progress.save(step)
+        if leaving and step < plan.steps and not finished:
+            _close(engines)
+            return Fitted(policy=None, critic=None, steps=step, stopped=True, metrics=last)
+    records = _export(
+        engines, tokenizer, parents, world, out, critic_out, kind or {"sft": "sft", "rft": "rft"}.get(settings.method, "ppo"), round
+    )
+    _close(engines)
+    return Fitted(
+        policy=records.get("actor"), critic=records.get("critic"), steps=step, stopped=False, metrics=progress.notes.get("metrics", {})
+    )
+
+
+def _engines(settings: Settings, policy, critic, world):
+    """({"actor": engine, "critic": engine} as the method needs, tokenizer, {name: parent id})."""
+    if policy is None and (settings.method != "value" or critic is None):
+        raise ValueError(f"policy: got None, wanted the folder of a policy for {settings.method}")
+    dtype = getattr(torch, settings.dtype)
+    options = {
+        "zero_stage": settings.zero_stage,
+        "bf16": settings.dtype == "bfloat16",
+        "clip": settings.grad_clip,
+        "weight_decay": settings.weight_decay,
+    }
+    engines, parents = {}, {}
+    tokenizer = model.load_tokenizer(policy or critic)
+    if settings.method != "value":
+        lm, tokenizer, record = model.load(policy, dtype=dtype, device=str(world.device))
+        engines["actor"] = engine.initialize(model.Actor(lm), lr=settings.lr, **options)
+        parents["actor"] = record.id
+    if settings.method in ("value", "ppo"):
+        start = critic or policy
+        record = model.read_record(start)
+        net = model.Critic.load(start, dtype=dtype) if record.kind == "critic" else model.Critic.from_policy(start, dtype=dtype)
+        rate = settings.lr if settings.method == "value" else settings.critic_lr
+        engines["critic"] = engine.initialize(net.to(world.device), lr=rate, **options)
+        parents["critic"] = record.id
+    return engines, tokenizer, parents
+
+
+class _Plan:
+    """Which episodes make which step."""
+
+    def __init__(self, rows, settings: Settings):
+        self.rows, self.settings = rows, settings
+        self.per_epoch = math.ceil(len(rows) / settings.batch)
+        self.steps = max(1, round(settings.epochs * self.per_epoch))
+
+    def chosen(self, epoch: int, place: int):
+        order = np.random.default_rng([self.settings.seed, epoch]).permutation(len(self.rows))
+        return [self.rows[i] for i in order[place * self.settings.batch : (place + 1) * self.settings.batch]]
+
+    def preparation(self, epoch: int) -> int:
+        """The epoch before which targets are computed: each for a critic that bootstraps on itself, else the first."""
+        return epoch if self.settings.method == "value" and self.settings.lam_critic < 1 else 0
+
+    def rates(self, step: int, settings: Settings) -> dict[str, float]:
+        factor = min(1.0, (step + 1) / settings.warmup) if settings.warmup else 1.0
+        if settings.decay:
+            factor *= 0.55 + 0.45 * math.cos(math.pi * step / self.steps)
+        critic = settings.lr if settings.method == "value" else settings.critic_lr or 0.0
+        return {"actor": settings.lr * factor, "critic": critic * factor}
+
+
+class _Progress:
+    """The work folder: step-N (engines, random states), targets-N.npz, state.json inside step-N; only the newest step is kept."""
+
+    def __init__(self, work, fingerprint: str, engines, world):
+        self.folder = pathlib.Path(work) if work is not None else None
+        self.fingerprint, self.engines, self.world, self.notes = fingerprint, engines, world, {}
+        if self.folder is not None and world.rank == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for partial in self.folder.glob("*.partial*"):
+                shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
+        world.wait()
+
+    def steps(self) -> list[pathlib.Path]:
+        return sorted(self.folder.glob("step-????????")) if self.folder is not None else []
+
+    def resume(self) -> int:
+        if not self.steps():
+            return 0
+        newest = self.steps()[-1]
+        state = json.loads((newest / "state.json").read_text())
+        if state["fingerprint"] != self.fingerprint:
+            raise ValueError(
+                f"work folder {str(self.folder)!r}: got the progress of another fit, wanted an empty folder or the same settings and data"
+            )
+        engine.load(self.engines, newest, self.world)
+        self.notes = state["notes"]
+        return state["step"]
+
+    def due(self, step: int, every: int) -> bool:
+        return self.folder is not None and step % every == 0
+
+    def save(self, step: int) -> None:
+        if self.folder is None:
+            return
+        target = self.folder / f"step-{step:08d}"
+        if target.exists():
+            return
+        partial = target.with_name(target.name + ".partial")
+        partial.mkdir(exist_ok=True)
+        if self.world.rank == 0:
+            (partial / "state.json").write_text(json.dumps({"step": step, "fingerprint": self.fingerprint, "notes": self.notes}))
+        engine.save(self.engines, target, self.world)
+        if self.world.rank == 0:
+            for old in self.steps()[:-1]:
+                # a kill in the middle must not leave half a step under a good name
+                gone = old.with_name(old.name + ".partial-old")
+                old.rename(gone)
+                shutil.rmtree(gone)
+
+    def _targets(self, epoch: int) -> pathlib.Path:
+        return self.folder / f"targets-{epoch:04d}.npz"
+
+    def keep(self, rows, epoch: int) -> None:
+        """Old log-probabilities, values and targets: after a kill they could not be computed again, the weights have moved."""
+        if self.folder is None or self.world.rank:
+            return
+        names = [name for name in (*batching.MICRO, "mc") if getattr(rows[0], name, None) is not None]
+        partial = self.folder / f"targets-{epoch:04d}.partial.npz"
+        np.savez(partial, **{name: np.concatenate([getattr(r, name) for r in rows]) for name in names})
+        partial.rename(self._targets(epoch))
+
+    def recall(self, rows, epoch: int) -> bool:
+        found = any(self.world.gather(self.folder is not None and self._targets(epoch).exists()))
+        if found:
+            with np.load(self._targets(epoch)) as stored:
+                ends = np.cumsum([r.actions for r in rows])[:-1]
+                for name in stored.files:
+                    for r, part in zip(rows, np.split(stored[name], ends), strict=True):
+                        setattr(r, name, part)
+        return found
+
+
+def _prepare(plan: _Plan, epoch: int, engines, settings: Settings, world, reference) -> dict[str, float]:
+    """Old log-probabilities, old values, advantages and returns of every row, on every rank.
+
+    The forward passes run over the very micro-batches of the coming epoch, so the first update's ratios are exactly 1.
+    """
+    groups = [plan.chosen(epoch, place) for place in range(plan.per_epoch)]
+    rows = plan.rows
+    if "actor" in engines:
+        _score(
+            groups,
+            "old_logp",
+            engines["actor"],
+            lambda e, b: e(b.ids, b.positions, b.src, b.label, b.spans, settings.temperature),
+            settings,
+            world,
+        )
+        if settings.kl and reference is not None:
+            other, _, _ = model.load(reference, dtype=getattr(torch, settings.dtype), device=str(world.device))
+            _score(
+                groups,
+                "ref_logp",
+                model.Actor(other),
+                lambda e, b: e(b.ids, b.positions, b.src, b.label, b.spans, settings.temperature),
+                settings,
+                world,
+            )
+        elif settings.kl:
+            for r in rows:
+                r.ref_logp = r.old_logp
+    if "critic" in engines:
+        _score(groups, "v_old", engines["critic"], lambda e, b: e(b.ids, b.positions, b.src, b.spans), settings, world)
+    for r in rows:
+        reward = advantage.rewards(r.actions, r.reward)
+        r.mc = advantage.returns_to_go(reward, gamma=settings.gamma if settings.unit == "token" else 1.0)
+        if "critic" in engines:
+            lam = settings.lam if settings.adaptive_alpha is None else advantage.adaptive_lambda(r.actions, settings.adaptive_alpha)
+            given = {"gamma": settings.gamma, "lam": lam, "lam_critic": settings.lam_critic}
+            if settings.unit == "turn":
+                r.adv, r.ret = advantage.turn_credit(reward, r.v_old, r.turn, **given)
+            else:
+                r.adv, r.ret = advantage.token_credit(reward, r.v_old, **given)
+    if settings.method == "trloo":
+        _leave_one_out(rows)
+    everything = np.concatenate([r.adv for r in rows])
+    out = measure.spread("advantage", everything)
+    if settings.whiten and settings.method == "ppo":
+        ends = np.cumsum([r.actions for r in rows])[:-1]
+        for r, part in zip(rows, np.split(advantage.whiten(everything), ends), strict=True):
+            r.adv = part
+    return out
+
+
+def _leave_one_out(rows) -> None:
+    """TRLOO over (task, turn): every token of a turn gets the turn's advantage. The reward comes at the end, so each turn's return is it."""
+    keys = [(i, turn) for i, r in enumerate(rows) for turn in np.unique(r.turn)]
+    result = advantage.trloo([rows[i].reward for i, _ in keys], [f"{rows[i].task} {turn}" for i, turn in keys])
+    table = dict(zip(keys, result, strict=True))
+    for i, r in enumerate(rows):
+        r.adv = np.array([table[i, turn] for turn in r.turn])
+
+
+def _score(groups, field: str, module, call, settings: Settings, world) -> None:
+    """Set `field` [A] of all rows to what `call(module, batch)` [M] gives without gradients, on every rank."""
+    module.eval()
+    mine = {}
+    with torch.no_grad():
+        for chosen in groups:
+            for b, members in batching.micro_batches(
+                chosen, tokens=settings.tokens, rank=world.rank, world=world.size, device=world.device
+            ):
+                values = call(module, b).float().cpu().numpy()
+                if members:
+                    ends = np.cumsum([r.actions for r in members])[:-1]
+                    mine |= {r.id: part for r, part in zip(members, np.split(values, ends), strict=True)}
+    everything = {key: part for one in world.gather(mine) for key, part in one.items()}
+    for chosen in groups:
+        for r in chosen:
+            setattr(r, field, everything[r.id])
+
+
+def _step(chosen, engines, settings: Settings, rates, world) -> dict[str, float]:
+    """One update of every engine on `chosen`; the metrics are over all ranks."""
+    total = sum(r.actions for r in chosen)  # N: before any rejection, of all ranks
+    scale = world.size / total  # DeepSpeed divides the sum of gradients by the number of ranks
+    out = {"action_tokens": float(total)}
+    for name, current in engines.items():
+        current.train()
+        parts = []
+        for b, members in batching.micro_batches(chosen, tokens=settings.tokens, rank=world.rank, world=world.size, device=world.device):
+            per_token, seen = (_actor_loss if name == "actor" else _critic_loss)(current, b, members, settings)
+            scalar = (per_token * b.weight).sum() * scale
+            if not torch.isfinite(scalar):
+                raise FloatingPointError(f"{name} loss: got {scalar.item()}, wanted a finite number; nothing of this step is kept")
+            current.backward(scalar, scale_wrt_gas=False)
+            if members:
+                parts.append({key: np.asarray(value.detach().cpu() if torch.is_tensor(value) else value) for key, value in seen.items()})
+        norm = engine.step(current, rates[name])
+        gathered = [part for one in world.gather(parts) for part in one]
+        arrays = {key: np.concatenate([part[key] for part in gathered]) for key in gathered[0]}
+        out |= _metrics(name, arrays, settings) | {f"{name}_grad_norm": norm, f"{name}_lr": rates[name]}
+    return out
+
+
+def _actor_loss(current, b, members, settings: Settings):
+    """(loss [M], arrays for the metrics) of one micro-batch."""
+    imitate = settings.method in ("sft", "rft")
+    ask = None if imitate else torch.arange(0, len(b.src), max(1, len(b.src) // 256), device=b.src.device)
+    logp = current(b.ids, b.positions, b.src, b.label, b.spans, 1.0 if imitate else settings.temperature, entropy_at=ask)
+    if imitate:
+        return loss.nll(logp), {"loss": -logp}
+    logp, entropy = logp
+    f = b.fields
+    weight, kept = torch.ones_like(logp), torch.ones_like(logp)
+    if settings.tis_cap is not None:
+        weight = loss.tis_weight(f["old_logp"], f["rollout_logp"], cap=settings.tis_cap)
+    if settings.mrs_band is not None:
+        kept = loss.mrs_keep(f["old_logp"], f["rollout_logp"], b.seq, band=settings.mrs_band, veto=settings.mrs_veto)
+    per_token = loss.policy(
+        logp, f["old_logp"], f["adv"], low=settings.clip_low, high=settings.clip_high, dual=settings.dual_clip, weight=weight * kept
+    )
+    seen = {"logp": logp, "loss": per_token, "weight": weight, "kept": kept, "entropy": entropy}
+    seen |= {name: f[name] for name in ("old_logp", "rollout_logp", "adv")}
+    if settings.kl and settings.kl_coef:
+        term = loss.kl_loss(logp, f["ref_logp"], settings.kl)
+        per_token, seen["kl"] = per_token + settings.kl_coef * term, term
+    return per_token, seen
+
+
+def _critic_loss(current, b, members, settings: Settings):
+    v = current(b.ids, b.positions, b.src, b.spans)
+    per_token = loss.value(v, b.fields["ret"], b.fields["v_old"], clip=settings.value_clip)
+    where = [np.arange(r.actions) / r.actions for r in members]
+    ends = [np.arange(r.actions) == r.actions - 1 for r in members]
+    mc = [r.mc for r in members]
+    seen = {"v": v, "loss": per_token, "ret": b.fields["ret"], "v_old": b.fields["v_old"]}
+    if members:
+        seen |= {
+            "where": np.concatenate(where),
+            "first": np.concatenate(where) == 0,
+            "last": np.concatenate(ends),
+            "mc": np.concatenate(mc),
+        }
+    return per_token, seen
+
+
+def _metrics(name: str, arrays, settings: Settings) -> dict[str, float]:
+    if name == "critic":
+        return measure.critic(arrays, clip=settings.value_clip)
+    if settings.method in ("sft", "rft"):
+        return {"loss": float(arrays["loss"].mean()), "perplexity": float(np.exp(min(arrays["loss"].mean(), 20.0)))}
+    out = measure.policy(arrays, low=settings.clip_low, high=settings.clip_high) | {"entropy": float(arrays["entropy"].mean())}
+    return out | ({"kl_reference": float(arrays["kl"].mean())} if "kl" in arrays else {})
+
+
+def _export(engines, tokenizer, parents, world, out, critic_out, kind, round) -> dict[str, Checkpoint]:
+    records = {}
+    for name, path in (("actor", out), ("critic", critic_out)):
+        if name in engines and path is not None:
+            with engine.whole(engines[name]):
+                if world.rank == 0:
+                    net = engines[name].module.model if name == "actor" else engines[name].module
+                    made = model.save(net, tokenizer, path, parent=parents[name], kind=kind if name == "actor" else "critic", round=round)
+            records[name] = world.gather(made if world.rank == 0 else None)[0]
+    return records
+
+
+def _close(engines) -> None:
+    for current in engines.values():
+        current.destroy()
