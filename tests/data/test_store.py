@@ -76,6 +76,23 @@ def test_a_broken_shard_is_dropped_and_said_and_the_rest_stays(tmp_path, caplog,
     assert again.publish(tmp_path / "out") == 1
 
 
+def test_no_flipped_bit_in_the_data_goes_unseen(tmp_path):
+    import pyarrow.parquet as pq
+
+    store = TrajectoryStore(tmp_path / "live", 1)
+    store.add(trajectory_of())
+    shard = store.folder / f"{trajectory_of().id}.parquet"
+    store.publish(tmp_path / "whole")
+    wanted, whole = read_trajectories(tmp_path / "whole"), shard.read_bytes()
+    group = pq.read_metadata(shard).row_group(0)
+    end = max(group.column(i).data_page_offset + group.column(i).total_compressed_size for i in range(group.num_columns))
+    for at in range(8, min(end, len(whole)), 23):
+        shard.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        if TrajectoryStore(tmp_path / "live", 1).finished():
+            store.publish(tmp_path / "out")
+            assert read_trajectories(tmp_path / "out") == wanted, at
+
+
 def test_publish_never_shows_half_a_folder_and_replaces_an_old_one(tmp_path):
     store = TrajectoryStore(tmp_path / "live", 1)
     store.add(trajectory_of(0))

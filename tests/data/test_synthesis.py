@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import collections
 import math
+import pathlib
 import subprocess
 import sys
 import time
+from random import Random
 
 import pytest
 
-from data.operators import FAMILIES
+from data.operators import CATALOGUE, FAMILIES
 from data.similarity import normalise
-from data.synthesis import PUBLISHED_MIX, REGIMES, synthesize
+from data.synthesis import PUBLISHED_MIX, REGIMES, compose, synthesize
 from data.trace import fingerprint, trace
 
+ROOT = pathlib.Path(__file__).parents[2]
 MIX = {1: 0.2, 2: 0.3, 3: 0.2, 4: 0.2, 5: 0.1}
 ALL = {"families": list(FAMILIES), "regimes": list(REGIMES), "max_elements": 1 << 18}
 
@@ -38,7 +41,7 @@ def test_the_same_seed_gives_the_same_tasks_in_another_process_and_another_seed_
         "from data.synthesis import *; "
         f"print([t.id for t in synthesize(count=200, seed=5, mix={MIX}, families=list(FAMILIES), regimes=list(REGIMES), max_elements=1 << 18)])"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert eval(out) == [t.id for t in tasks]
     assert {t.id for t in synthesize(count=20, seed=6, mix=MIX, **ALL)}.isdisjoint({t.id for t in tasks})
 
@@ -76,6 +79,18 @@ def test_shapes_follow_their_regime_and_stay_within_the_bounds(tasks):
 def test_families_limit_the_operators():
     made = synthesize(count=20, seed=0, mix={2: 1}, families=["reduction"], regimes=["batched"], max_elements=1 << 18)
     assert {o for t in made for o in t.operators} <= {"sum", "mean", "amax", "amin", "pow"}
+
+
+def test_compositions_hold_no_step_that_does_nothing_or_leaves_a_constant():
+    rng, operators = Random(0), list(CATALOGUE.values())
+    pairs = set()
+    for _ in range(3000):
+        steps = compose(rng, operators, 2, (64, 256))
+        if steps:
+            pairs.add((steps[0].operator.name, steps[1].operator.name))
+    dead = {("relu", "relu"), ("relu", "abs"), ("sigmoid", "relu"), ("softmax", "sum"), ("layer_norm", "mean"), ("rms_norm", "mean_square")}
+    dead |= {("relu", "amin"), ("sum", "tanh"), ("square", "abs"), ("layer_norm", "layer_norm"), ("relu6", "amax"), ("sum", "exp")}
+    assert len(pairs) > 700 and not pairs & dead
 
 
 def test_avoided_signatures_are_never_made():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 from data.trace import Graph, fingerprint, trace
 
+ROOT = pathlib.Path(__file__).parents[2]
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
 
 
@@ -140,4 +142,4 @@ def test_what_is_no_task_is_one_clear_line(source, said):
 
 def test_importing_trace_and_synthesis_loads_no_torch():
     code = "import sys, data.trace, data.synthesis, data.selection, data.kernelbench; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip() == "False"
