@@ -159,10 +159,8 @@ class Writer:
 
     def end(self, value: int, store: bool, line: str = "") -> str:
         """End the loop that computes `value`, with `line` last, and its row in a buffer if asked or still read. The buffer's name."""
-        if value not in self.stored and (store or self.left[value] > 1) and value not in self.program.leaves:
-            self.stored[value] = self.buffer()
-            self.lines.append(f"{self.stored[value]}[j] = v;")
-        elif store and value not in self.stored:
+        again = self.left[value] > 1 and value not in self.program.leaves
+        if value not in self.stored and (store or again):
             self.stored[value] = self.buffer()
             self.lines.append(f"{self.stored[value]}[j] = v;")
         self.lines.append((line + " }").strip())

@@ -7,7 +7,8 @@ everything that `data/operators.py` composes along rows; for other graphs it rai
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from random import Random
 
 from data.records import Candidate, Task
@@ -16,6 +17,7 @@ from policy import kernels_cpp
 from policy.kernels_cpp import Schedule
 from policy.prompt import Prompt, Segment, call_text
 from policy.rowcode import Program, program
+from policy.sampler import Completion
 
 SCHEDULES = (
     Schedule(fuse=True, real="float"),
@@ -25,16 +27,37 @@ SCHEDULES = (
 )
 
 
+FAST_ENOUGH = 1.05
+"""Speed-up over eager below which a session goes on to another schedule."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scripted(Completion):
+    """A teacher's turn: text only."""
+
+    trainable: bool = True
+    """False where the turn holds a planted mistake."""
+
+
+def _says(text: str, *, trainable: bool = True) -> Scripted:
+    return Scripted(ids=None, logprobs=None, text=text, finish_reason="stop", policy_version="teacher", trainable=trainable)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Written:
-    """A first version: the plan line and the files in the order of writing."""
+    """A version: its schedule, and the files in the order of writing."""
 
-    plan: str
+    schedule: Schedule
     candidate: Candidate
 
-    def action(self, *, then: str | None = "verify") -> str:
-        """The text of the turn that writes it, with a closing call of the tool `then`."""
-        calls = [call_text("write", path=path, content=content) for path, content in self.candidate.files.items()]
+    @property
+    def plan(self) -> str:
+        return self.schedule.plan
+
+    def action(self, *, only: list[str] | None = None, then: str | None = "verify") -> str:
+        """The text of the turn that writes it (or its files `only`), with a closing call of the tool `then`."""
+        files = {path: text for path, text in self.candidate.files.items() if only is None or path in only}
+        calls = [call_text("write", path=path, content=content) for path, content in files.items()]
         return "\n".join([self.plan, *calls, *([call_text(then)] if then else [])])
 
 
@@ -55,11 +78,133 @@ class Teacher:
         chosen = schedule or rng.choices(SCHEDULES, self.weights)[0]
         row = self.program(task)
         files = {"kernels/kernel.cpp": kernels_cpp.kernel(row, chosen), "model_new.py": kernels_cpp.module(row, task.source)}
-        return Written(plan=chosen.plan, candidate=Candidate(format=self.format, files=files))
+        return Written(schedule=chosen, candidate=Candidate(format=self.format, files=files))
 
     def write(self, task: Task, rng: Random) -> Candidate:
         """A correct candidate under a random schedule. Raises ValueError where the teacher cannot write the task."""
         return self.versions(task, rng).candidate
+
+    def session(self, task: Task, seed: int = 0, *, mistakes: float = 0.3, improve: bool = True) -> Callable[..., Awaitable[Completion]]:
+        """A `generate` callable that plays one whole episode of `task`.
+
+        First turn: plan line, files, verify; with probability `mistakes` the files hold a planted mistake and the turn is not
+        trainable. Then, after what the workspace really answers: the repair, or, when it is no faster than eager and `improve`
+        holds, the same under a fast schedule, or submit. Raises ValueError (on the first turn) where the teacher cannot write the task.
+        """
+        rng = Random(f"session {self.seed} {seed} {task.id}")
+        state: dict[str, Written | None] = {"right": None, "shown": None}
+
+        async def generate(segments: list[Segment], *, max_new_tokens: int, seed: int) -> Completion:
+            answer = segments[-1].text
+            right, shown = state["right"], state["shown"]
+            if right is None:
+                right = state["right"] = state["shown"] = self.versions(task, rng)
+                if rng.random() >= mistakes:
+                    return _says(right.action())
+                wrong = plant(right.candidate, rng)
+                state["shown"] = dataclasses.replace(right, candidate=wrong)
+                return _says(state["shown"].action(), trainable=False)
+            if shown.candidate != right.candidate and not answer_is_correct(answer):
+                state["shown"] = right
+                changed = [path for path, text in right.candidate.files.items() if shown.candidate.files.get(path) != text]
+                return _says(right.action(only=changed))
+            slow = answer_is_correct(answer) and (speed_over_eager(answer) or 9.0) < FAST_ENOUGH
+            if improve and slow and right.schedule != SCHEDULES[0]:
+                state["right"] = state["shown"] = self.versions(task, rng, SCHEDULES[0])
+                return _says(state["right"].action(only=["kernels/kernel.cpp"]))
+            return _says(call_text("submit"))
+
+        return generate
+
+
+def answer_is_correct(observation: str) -> bool:
+    """Whether the last line of an observation is the report of a correct candidate."""
+    return observation.strip().rpartition("\n")[2].startswith("correct")
+
+
+def speed_over_eager(observation: str) -> float | None:
+    """The speed-up over eager that a report names; None where it names none."""
+    found = re.search(r"([\d.e+-]+)x eager", observation)
+    return float(found.group(1)) if found else None
+
+
+def plant(candidate: Candidate, rng: Random) -> Candidate:
+    """The candidate with one mistake of a random kind: syntax, bound, constant, operator, missing line, wrong call.
+
+    Kinds that do not apply to these files are passed over; the result always differs.
+    """
+    path = "kernels/kernel.cpp"
+    for kind in rng.sample(MISTAKES, len(MISTAKES)):
+        name = "model_new.py" if kind is _wrong_call else path
+        changed = kind(candidate.files[name], rng)
+        if changed is not None and changed != candidate.files[name]:
+            return dataclasses.replace(candidate, files=candidate.files | {name: changed})
+    raise AssertionError("no kind of mistake applies")
+
+
+def _element_lines(lines: list[str]) -> list[int]:
+    return [i for i, line in enumerate(lines) if line.startswith("v = ")]
+
+
+def _on_element_line(text: str, rng: Random, change: Callable[[str], str]) -> str | None:
+    """`change` applied to a random line of an element-wise operator that it alters."""
+    lines = text.splitlines()
+    able = [i for i in _element_lines(lines) if change(lines[i]) != lines[i]]
+    if not able:
+        return None
+    at = rng.choice(able)
+    lines[at] = change(lines[at])
+    return "\n".join(lines) + "\n"
+
+
+def _syntax(text: str, rng: Random) -> str | None:
+    ends = [m.start() for m in re.finditer(r";", text)]
+    at = rng.choice(ends)
+    return text[:at] + text[at + 1 :]
+
+
+def _bound(text: str, rng: Random) -> str | None:
+    return rng.choice((text.replace("j < n;", "j < n - 1;"), text.replace("j = 0;", "j = 1;"), text.replace("o[i + j]", "o[j]")))
+
+
+def _constant(text: str, rng: Random) -> str | None:
+    factor = rng.choice((10, 0.1, -1))
+
+    def change(line: str) -> str:
+        return re.sub(r"\d+(?:\.\d+)?f?\b", lambda m: f"{float(m.group().rstrip('f')) * factor + 1:g}", line, count=1)
+
+    return _on_element_line(text, rng, change)
+
+
+def _operator(text: str, rng: Random) -> str | None:
+    swaps = (
+        ("fmaxf", "fminf"),
+        ("fminf", "fmaxf"),
+        (" + ", " - "),
+        (" * ", " + "),
+        (" / ", " * "),
+        ("tanhf", "expf"),
+        ("sinf", "cosf"),
+        ("cosf", "sinf"),
+    )
+    old, new = rng.choice(swaps)
+    return _on_element_line(text, rng, lambda line: line.replace(old, new, 1))
+
+
+def _missing(text: str, rng: Random) -> str | None:
+    lines = text.splitlines()
+    able = _element_lines(lines)
+    if not able:
+        return None
+    del lines[rng.choice(able)]
+    return "\n".join(lines) + "\n"
+
+
+def _wrong_call(text: str, rng: Random) -> str | None:
+    return rng.choice((text.replace(".run(x, ", ".run("), text.replace(".shape[-1])", ".shape[0])"), text.replace(" o, ", " ", 1)))
+
+
+MISTAKES = (_syntax, _bound, _constant, _operator, _missing, _wrong_call)
 
 
 def sessions_text(
