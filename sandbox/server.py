@@ -67,7 +67,7 @@ class Server:
         payload = payload | {"slots": self.layout, "structure": reference.structure, "train": reference.train, "dtype": low}
         payload |= {"init": _saved(reference.init_inputs), "state": _saved(reference.state)}
         self.child = slot.spawn("sandbox.worker:serve", payload, fds=fds, confinement=confinement, zygote=zygote)
-        self.watch = timing.Stopwatch(self.child.pid)
+        self.watch = timing.Stopwatch(self.child.pid, may_fork=role != "candidate")
         self.flags: tuple[str, ...] = ()
         self.buffers = [torch.empty(spec.shape, dtype=spec.dtype) for spec in reference.outputs]
         for used in fds:

@@ -17,8 +17,8 @@ libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_
 libc.ptrace.restype = ctypes.c_long
 CONT, SEIZE, INTERRUPT, GETEVENTMSG = 7, 0x4206, 0x4207, 0x4201
 ALL_CHILDREN = 0x40000000
-# System calls are told from signals, new threads are traced from birth, forks and execs reported, all killed with the judge.
-OPTIONS = 1 | 2 | 4 | 8 | 16 | (1 << 20)
+# New threads are traced from birth, forks and execs are reported, all are killed with the judge.
+TRACE_THREADS, TRACE_PROCESSES = 1 | 8 | (1 << 20), 2 | 4 | 16
 EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_STOP = 1, 2, 3, 4, 128
 RESOLUTION = 20.0
 """A ratio is credited only where both times exceed this many empty round trips."""
@@ -62,8 +62,8 @@ class Stopwatch:
     birth, and a process that the server starts after `attach` ends the judgement.
     """
 
-    def __init__(self, pid: int):
-        self.pid = pid
+    def __init__(self, pid: int, *, may_fork: bool = False):
+        self.pid, self.may_fork, self.gone = pid, may_fork, False
         self.threads: set[int] = set()
         self.pending: dict[int, int] = {}
 
@@ -75,10 +75,12 @@ class Stopwatch:
 
     def attach(self) -> None:
         """Trace every thread. The server must then be told to go on; its first SIGTRAP leaves it stopped."""
-        self._end_helpers()
+        if not self.may_fork:
+            self._end_helpers()
+        options = TRACE_THREADS | (0 if self.may_fork else TRACE_PROCESSES)
         while missing := self._list() - self.threads:
             for tid in missing:
-                if libc.ptrace(SEIZE, tid, None, OPTIONS) < 0 and os.path.exists(f"/proc/{self.pid}/task/{tid}"):
+                if libc.ptrace(SEIZE, tid, None, options) < 0 and os.path.exists(f"/proc/{self.pid}/task/{tid}"):
                     raise Untraceable(f"thread {tid} cannot be traced: {os.strerror(ctypes.get_errno())}")
                 self.threads.add(tid)
 
@@ -128,6 +130,7 @@ class Stopwatch:
         if os.WIFEXITED(status) or os.WIFSIGNALED(status):
             self.threads.discard(tid)
             if tid == self.pid:
+                self.gone = True
                 raise Died(status)
             return
         event = status >> 16
@@ -176,15 +179,20 @@ class Stopwatch:
             done += count
         return True
 
-    def reap(self) -> None:
-        """After the kill: a tracer takes its threads' ends first, else the keeper never sees the process go."""
-        for tid in [*(self.threads - {self.pid}), self.pid]:
-            with contextlib.suppress(ChildProcessError):
-                while True:
-                    _, status = os.waitpid(tid, ALL_CHILDREN)
-                    if os.WIFEXITED(status) or os.WIFSIGNALED(status):
-                        break
-                    libc.ptrace(CONT, tid, None, None)
+    def reap(self, seconds: float = 10.0) -> None:
+        """After the kill: a tracer takes the ends of all it traced, else the keeper never sees the process go."""
+        end = time.monotonic() + seconds
+        while os.path.exists(f"/proc/{self.pid}") and not self.gone and time.monotonic() < end:
+            try:
+                tid, status = os.waitpid(-1, ALL_CHILDREN | os.WNOHANG)
+            except ChildProcessError:
+                return
+            if tid == 0:
+                time.sleep(0.0005)
+            elif os.WIFSTOPPED(status):
+                libc.ptrace(CONT, tid, None, None)
+            elif tid == self.pid:
+                self.gone = True
 
 
 def _is_zombie(pid: int) -> bool:
