@@ -15,6 +15,7 @@ import logging
 import os
 import pathlib
 import random
+import sys
 
 import numpy as np
 import torch
@@ -52,6 +53,7 @@ def launch(device: str = "auto") -> World:
     os.environ.setdefault("DS_ACCELERATOR", device.split(":")[0])
     os.environ.setdefault("LOCAL_RANK", "0")
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    _import_deepspeed()
     import deepspeed
     import deepspeed.ops
 
@@ -70,6 +72,18 @@ def launch(device: str = "auto") -> World:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
     return World(rank=dist.get_rank(), size=dist.get_world_size(), device=place)
+
+
+def _import_deepspeed() -> None:
+    """Import deepspeed without mlflow, which its autotuner would load for 1.2 s wherever it is installed."""
+    hide = "mlflow" not in sys.modules
+    if hide:
+        sys.modules["mlflow"] = None
+    try:
+        import deepspeed  # noqa: F401
+    finally:
+        if hide:
+            del sys.modules["mlflow"]
 
 
 def initialize(
