@@ -65,6 +65,8 @@ class Operator:
     """Kinds of the second operand: "input" (same shape), "row" (a parameter over the last dimension)."""
     saturates: bool = False
     """True where far values all become the same: not applied to what a reduction left, which may lie far out as a whole."""
+    rowwise: bool = False
+    """True where each output depends on a whole row."""
     least_row: int = 1
     """Shortest last dimension on which it means anything; 2 and more also refuses scalars."""
 
@@ -294,6 +296,7 @@ def _reductions() -> tuple[Operator, ...]:
             values=values,
             arguments=_keepdim,
             shape=_reduced,
+            rowwise=True,
             least_row=8,
         )
 
@@ -341,7 +344,14 @@ def _reductions() -> tuple[Operator, ...]:
 def _rows() -> tuple[Operator, ...]:
     def make(name, family, values, spellings, traced=None, arguments=lambda rng, shape: {}) -> Operator:
         return Operator(
-            name=name, family=family, traced=traced or (name,), spellings=spellings, values=values, arguments=arguments, least_row=8
+            name=name,
+            family=family,
+            traced=traced or (name,),
+            spellings=spellings,
+            values=values,
+            arguments=arguments,
+            rowwise=True,
+            least_row=8,
         )
 
     affine = (("weight", "torch.ones({row})"), ("bias", "torch.zeros({row})"))

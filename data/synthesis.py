@@ -84,6 +84,8 @@ def compose(rng: Random, operators: list[Operator], length: int, shape: Shape) -
         for operator in rng.sample(operators, min(len(operators), 12)):
             if operator.least_row > 1 and (not at or at[-1] < operator.least_row):
                 continue
+            if operator.rowwise and at != shape:  # a row is the input's row, not the batch that a reduction left
+                continue
             if operator.saturates and (len(at) < len(shape) or at[-1:] == (1,)):
                 continue
             arguments = operator.arguments(rng, at)
