@@ -82,6 +82,8 @@ def compose(rng: Random, operators: list[Operator], length: int, shape: Shape) -
     at, values = shape, Values()
     for _ in range(length):
         for operator in rng.sample(operators, min(len(operators), 12)):
+            if steps and steps[-1].operator is operator:  # nobody writes relu(relu(x)), and neg(neg(x)) is nothing
+                continue
             if operator.least_row > 1 and (not at or at[-1] < operator.least_row):
                 continue
             if operator.rowwise and at != shape:  # a row is the input's row, not the batch that a reduction left
