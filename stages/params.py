@@ -98,12 +98,16 @@ class WarmStart:
     practice: int
     """Tasks made for teacher sessions beside the train split; none has a held-out signature."""
     sessions: int
-    """Teacher sessions a practice task, unjudged."""
+    """First turns that the teacher writes a practice task, unjudged."""
     judged: int
     """Teacher sessions a train task, judged for real."""
+    mistakes: float
+    """Share of judged sessions that begin with a planted mistake and go on with its repair."""
     epochs: float
     batch: int
     lr: float
+    warmup: int
+    decay: bool
     zero_stage: int
 
 

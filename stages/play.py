@@ -170,6 +170,26 @@ def play_all(job: Job, tasks: Sequence[Task], player: Callable[[Task, int], Any]
     return asyncio.run(run())
 
 
+def so_far(job: Job, store) -> list[Trajectory]:
+    """What a running stage has played, read back from disk."""
+    from data.store import read_trajectories
+
+    store.publish(job.work / "so-far")
+    return read_trajectories(job.work / "so-far")
+
+
+def writable(teacher, tasks: Sequence[Task]) -> list[Task]:
+    """The tasks that the scripted teacher can write; the others are named on the terminal."""
+    able = []
+    for task in tasks:
+        try:
+            teacher.program(task)
+            able.append(task)
+        except ValueError as error:
+            print(f"the teacher cannot write {task.id} ({', '.join(task.operators)}): {error}", flush=True)
+    return able
+
+
 def summary(folder) -> dict[str, Any]:
     """Headline and figures of published trajectories, for the metrics file."""
     from data.store import read_trajectories

@@ -44,9 +44,9 @@ def run(job: Job) -> None:
 
 
 async def measure(job: Job, tasks) -> None:
-    """One line a task in work/measured.jsonl; tasks that have one are not measured again."""
+    """One line a task in work/measured.jsonl; tasks that were measured are not measured again, lost ones are, and the last line counts."""
     path = job.work / "measured.jsonl"
-    known = {row["task"] for row in read_lines(path)}
+    known = {row["task"] for row in read_lines(path) if not row["lost"]}
     todo = [task for task in tasks if task.id not in known]
     done = len(tasks) - len(todo)
     async with judging.pool(job) as judges:

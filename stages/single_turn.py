@@ -1,0 +1,64 @@
+"""Single-turn PPO: one answer a task, judged at once, several rounds of play and update in one stage (paper section 2.2).
+
+Lambda is 1: an answer is one action, and its reward needs no bootstrapping. The critic starts from the policy with V = 0 and is
+not kept; `critic` pretrains the one for the multi-turn rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from data.records import content_id
+from stages import judging, learn, play
+from stages.stage import Job, main
+
+OUT, TRAJECTORIES = "artifacts/checkpoints/single_turn", "artifacts/trajectories/single_turn"
+
+
+def run(job: Job) -> None:
+    rewards = asyncio.run(iterate(job))
+    checkpoint = learn.published(job, OUT)
+    summary = play.summary(job.out(TRAJECTORIES))
+    words = " -> ".join(f"{reward:.2f}" for reward in rewards)
+    job.summary = {
+        "headline": f"{summary['headline']}; mean reward by iteration {words}; checkpoint {checkpoint.id}",
+        "figures": summary["figures"] | {"reward_first": rewards[0], "reward_last": rewards[-1]},
+    }
+
+
+async def iterate(job: Job) -> list[float]:
+    """Play and update, `iterations` times. Returns the mean reward of each."""
+    from data.store import TrajectoryStore, read_tasks
+
+    section = job.params.single_turn
+    train = read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", "train")
+    player = play.sampler(job, "artifacts/checkpoints/sft")
+    policy, critic = job.root / "artifacts/checkpoints/sft", None
+    store, rewards = TrajectoryStore(job.work / "live", 0), []
+    async with judging.pool(job) as judges:
+        for iteration in range(section.iterations):
+            if iteration:
+                player.reload(policy)
+            tasks = play.draw(train, section.tasks, play.seed_of(section.seed, iteration))
+            await play.episodes(
+                job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id,
+                tokenizer=player.tokenizer, samples=section.samples, seed=play.seed_of(section.seed, iteration), turns=1,
+            )
+            wanted = {content_id(task.id, player.checkpoint.id, "single_turn", 0, sample) for task in tasks for sample in range(section.samples)}
+            played = [t for t in play.so_far(job, store) if t.id in wanted]
+            counted = [t.reward for t in played if t.reward is not None]
+            rewards.append(sum(counted) / max(1, len(counted)))
+            final = iteration + 1 == section.iterations
+            to = job.out(OUT) if final else job.work / f"policy-{iteration}"
+            critic_to = job.work / f"critic-{iteration}"
+            learn.reinforce(
+                job, played, policy=policy, critic=critic, policy_out=to, critic_out=critic_to, kind="single_turn",
+                section=section, name=f"fit-{iteration}", seed=section.seed + iteration, lam=1.0, lam_critic=1.0,
+            )
+            policy, critic = to, critic_to
+    store.publish(job.out(TRAJECTORIES))
+    return rewards
+
+
+if __name__ == "__main__":
+    main(__file__, run)

@@ -1,0 +1,23 @@
+"""The second half of a round: PPO on the episodes of this round's rollout. Policy and critic go on from the previous checkpoint."""
+
+from __future__ import annotations
+
+from stages import learn
+from stages.stage import Job, main
+
+
+def run(job: Job) -> None:
+    from data.store import read_trajectories
+
+    section, prev = job.params.update, job.params.round.prev
+    played = read_trajectories(job.root / f"artifacts/trajectories/rollout-{job.key}")
+    last = learn.reinforce(
+        job, played, policy=job.root / f"artifacts/checkpoints/{prev}", critic=job.root / f"artifacts/critics/{prev}",
+        policy_out=job.out(f"artifacts/checkpoints/{job.key}"), critic_out=job.out(f"artifacts/critics/{job.key}"),
+        kind="ppo", section=section, seed=section.seed + job.round,
+    )
+    job.summary = {"headline": f"{len(played)} episodes, {learn.words(last)}", "figures": last}
+
+
+if __name__ == "__main__":
+    main(__file__, run, option="round")
