@@ -10,8 +10,7 @@ import re
 from typing import Any
 
 INCLUDES = frozenset(
-    "cuda_fp16.h cuda_bf16.h cuda_fp8.h mma.h cooperative_groups.h cooperative_groups/reduce.h cooperative_groups/scan.h "
-    "cooperative_groups/memcpy_async.h cuda_pipeline.h math_constants.h".split()
+    ["cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "mma.h", "cooperative_groups.h", "cooperative_groups/reduce.h", "cooperative_groups/scan.h", "cooperative_groups/memcpy_async.h", "cuda_pipeline.h", "math_constants.h"]
 )
 PRELUDE = """#define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
@@ -25,9 +24,9 @@ typedef unsigned char uint8_t;
 #line 1 "kernels.cu"
 """
 """NVRTC has no math.h, float.h or stdint.h: what kernels commonly take from them."""
-_DIRECTIVES = frozenset("define undef if ifdef ifndef else elif endif include".split())
-_SCALARS = {name: ("int", 4) for name in ("int", "signed int", "unsigned", "unsigned int", "int32_t", "uint32_t")}
-_SCALARS |= {name: ("int", 8) for name in ("long long", "long long int", "unsigned long long", "long", "unsigned long", "size_t")}
+_DIRECTIVES = frozenset(["define", "undef", "if", "ifdef", "ifndef", "else", "elif", "endif", "include"])
+_SCALARS = dict.fromkeys(("int", "signed int", "unsigned", "unsigned int", "int32_t", "uint32_t"), ("int", 4))
+_SCALARS |= dict.fromkeys(("long long", "long long int", "unsigned long long", "long", "unsigned long", "size_t"), ("int", 8))
 _SCALARS |= {"int64_t": ("int", 8), "uint64_t": ("int", 8), "bool": ("int", 1), "float": ("float", 4), "double": ("float", 8)}
 
 

@@ -1,0 +1,202 @@
+"""Servers of Python modules: the task's own Model (trusted), eager and compiled, and a candidate's ModelNew (not).
+
+A candidate is believed in nothing but the bytes that stand in the judge's memory when it rings.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import re
+import socket
+import sys
+import types
+from typing import Any
+
+from sandbox import cudriver
+from sandbox.cuda_worker import Failure, Server, failure_of, send, tensor_at
+
+
+def reference_server(channel, payload: dict, fds) -> None:
+    """Role for slot.spawn: the task's Model, eager and compiled; serves on fds[0] until it closes."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    _serve_module(_ModuleServer(socket.socket(fileno=fds[0]), files={}), payload["gpu"])
+
+
+def candidate_server(channel, payload: dict, fds) -> None:
+    """Role for slot.spawn, confined: a candidate's ModelNew. payload: files, library (path of a built .so) or None."""
+    _serve_module(_ModuleServer(socket.socket(fileno=fds[0]), files=payload["files"], library=payload.get("library")), payload["gpu"])
+
+
+def _serve_module(server: _ModuleServer, gpu: str) -> None:
+    import torch
+
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    try:
+        torch.zeros(1, device="cuda")
+        torch.set_num_threads(1)
+        cudriver.start()
+    except BaseException as error:
+        send(server.channel, b"E" + json.dumps(failure_of(error, False).fields).encode())
+        return
+    with torch.no_grad():
+        server.serve()
+    os._exit(0)
+
+
+class _ModuleServer(Server):
+    def __init__(self, channel: socket.socket, *, files: dict[str, str], library: str | None = None):
+        super().__init__(channel)
+        self.files, self.library = files, library
+        self.modules: dict[str, Any] = {}
+        self.active: Any = None
+        self.result: Any = None
+        self.inputs: list[list] = []
+        self.outputs: list[list] = []
+
+    def mapped(self) -> None:
+        self.modules.clear()
+        self.inputs, self.outputs = [], []
+        for slot in self.layout["slots"]:
+            tensors = {name: tensor_at(self.base + t["offset"], tuple(t["shape"]), t["dtype"], t.get("stride")) for name, t in slot.items()}
+            self.inputs.append([tensors[name] if name in tensors else self.layout["scalars"][name] for name in self.layout["arguments"]])
+            self.outputs.append([tensors[f"y{i}"] for i in range(len(tensors)) if f"y{i}" in tensors])
+
+    def run(self, slot: int) -> None:
+        self.result = self.active(*self.inputs[slot])
+
+    def deliver(self, slot: int) -> None:
+        import torch
+
+        got = list(self.result) if isinstance(self.result, tuple | list) else [self.result]
+        wanted = self.outputs[slot]
+        structure = "tensor" if isinstance(self.result, torch.Tensor) else type(self.result).__name__
+        described = [(list(t.shape), str(t.dtype)) if type(t) is torch.Tensor else type(t).__name__ for t in got]
+        expected = [(list(t.shape), str(t.dtype)) for t in wanted]
+        if described != expected or structure != self.layout["structure"]:
+            raise Failure("incorrect", f"output: got {structure} {described}, wanted {self.layout['structure']} {expected}")
+        for target, source in zip(wanted, got, strict=True):
+            target.copy_(source)
+        self.result = None
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+
+    def other(self, command: bytes, body: bytes) -> None:
+        if command != b"L":
+            super().other(command, body)
+        o = json.loads(body)
+        weights = "name"
+        if o["name"] not in self.modules:
+            self.modules[o["name"]], weights = self.load(o)
+        self.active = self.modules[o["name"]]
+        send(self.channel, b"K" + json.dumps({"weights": weights}).encode())
+
+    def load(self, o: dict) -> tuple[Any, str]:
+        """Build the module named in o (reference, compile, candidate) on the GPU with the judge's weights."""
+        import torch
+
+        # From here on code of the task or the candidate runs
+        self.candidate_ran = True
+        torch.backends.cuda.matmul.allow_tf32 = o["tf32"]
+        task = types.ModuleType("task")
+        torch.manual_seed(0)
+        exec(compile(o["source"], "task.py", "exec"), task.__dict__)
+        with torch.device("cuda"):
+            init = task.get_init_inputs()
+        if o["name"] == "compile":
+            if "reference" not in self.modules:
+                self.modules["reference"], _ = self.load(o | {"name": "reference"})
+            torch._dynamo.reset()
+            return torch.compile(self.modules["reference"]), "name"
+        if o["name"] != "candidate":
+            made = self._make(task.Model, init)
+        else:
+            made = self._make(self.candidate_class(), init)
+        made = made.train() if o["mode"] == "train" else made.eval()
+        return made, self.load_weights(made)
+
+    def _make(self, kind, init):
+        import torch
+
+        made = kind(*init)
+        dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+        return made.to("cuda", dtypes[self.layout["precision"]]) if isinstance(made, torch.nn.Module) else made
+
+    def candidate_class(self):
+        folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), "candidate")
+        for name, text in self.files.items():
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as file:
+                file.write(text)
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+        if self.library is not None:
+            sys.modules["cuda_extension"] = _extension(self.library, self.files)
+        # A real file, so that inspect.getsource and Triton find it
+        module = importlib.import_module("model_new")
+        if not hasattr(module, "ModelNew"):
+            raise Failure("format_error", "model_new.py: got no class ModelNew, wanted one")
+        return module.ModelNew
+
+    def load_weights(self, made) -> str:
+        """The judge's parameters by name, else by order of shapes. Returns which."""
+        import torch
+
+        wanted = {name: tensor_at(self.base + t["offset"], tuple(t["shape"]), t["dtype"]) for name, t in self.layout["parameters"].items()}
+        if not isinstance(made, torch.nn.Module):
+            raise Failure("format_error", f"ModelNew: got {type(made).__name__}, wanted a torch.nn.Module")
+        own = made.state_dict()
+        if {n: t.shape for n, t in own.items()} == {n: t.shape for n, t in wanted.items()}:
+            made.load_state_dict({name: t.clone() for name, t in wanted.items()})
+            return "name"
+        if [t.shape for t in own.values()] == [t.shape for t in wanted.values()]:
+            made.load_state_dict({name: t.clone() for name, t in zip(own, wanted.values(), strict=True)})
+            return "shape"
+        got, names = {n: list(t.shape) for n, t in own.items()}, {n: list(t.shape) for n, t in wanted.items()}
+        raise Failure("incorrect", f"state_dict: got {got}, wanted {names}")
+
+
+def _extension(library: str, files: dict[str, str]):
+    """Module `cuda_extension`: the extern "C" functions of kernels/*.cu, tensors as pointers, then integers and floats, in C order."""
+    import torch
+
+    loaded = ctypes.CDLL(library)
+    module = types.ModuleType("cuda_extension")
+    # Kernels themselves are declared the same way, but only host functions are exported
+    text = "\n".join(t for name, t in files.items() if name.startswith("kernels/"))
+    for name, inside in re.findall(r'extern\s*"C"\s+(?!__global__)(?:void|int)\s+(\w+)\s*\(([^()]*)\)', text):
+        kinds = []
+        for part in inside.split(","):
+            words = set(re.findall(r"\w+", part))
+            kinds.append(
+                "p"
+                if "*" in part
+                else "d"
+                if "double" in words
+                else "f"
+                if "float" in words
+                else "i"
+                if "long" not in words and "int" in words
+                else "q"
+            )
+        module.__dict__[name] = _function(getattr(loaded, name), kinds if inside.strip() else [], name, torch)
+    return module
+
+
+def _function(function, kinds: list[str], name: str, torch):
+    types_of = {"p": ctypes.c_void_p, "d": ctypes.c_double, "f": ctypes.c_float, "i": ctypes.c_int, "q": ctypes.c_longlong}
+
+    def call(*args):
+        if len(args) != len(kinds):
+            raise TypeError(f"{name}: got {len(args)} arguments, wanted {len(kinds)}")
+        code = function(*(types_of[k](a.data_ptr() if isinstance(a, torch.Tensor) else a) for k, a in zip(kinds, args, strict=True)))
+        return code
+
+    function.restype = None
+    return call
