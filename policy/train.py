@@ -27,7 +27,7 @@ METHODS = ("sft", "rft", "value", "ppo", "trloo")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(Record):
-    """What a fit may vary. The defaults after `lr` are the paper's where it gives a value."""
+    """What a fit may vary. Clip bounds and gamma are the paper's; its lambda of 0.95 a token is unit="token", lam_critic=0.95."""
 
     method: str
     seed: int
@@ -55,11 +55,13 @@ class Settings(Record):
     value_clip: float | None = None
     gamma: float = 1.0
     lam: float = 0.95
-    lam_critic: float = 0.95
+    """Of the policy's advantages."""
+    lam_critic: float = 1.0
+    """Of the critic's targets. Below 1 they contain V itself: at 0.95 a token unit forgets the outcome within 90 tokens."""
     adaptive_alpha: float | None = None
     """Length-adaptive lambda of the policy (VAPO's alpha); None = `lam`."""
-    unit: str = "token"
-    """token or turn."""
+    unit: str = "turn"
+    """What gamma and lambda count: token (the paper's) or turn."""
     whiten: bool = True
     kl: str | None = None
     """k1, k2 or k3 against the reference: the loss term; None = off."""
@@ -350,7 +352,10 @@ def _prepare(plan: _Plan, epoch: int, engines, settings: Settings, world, refere
         _score(groups, "v_old", engines["critic"], lambda e, b: e(b.ids, b.positions, b.src, b.spans), settings, world)
     for r in rows:
         reward = advantage.rewards(r.actions, r.reward)
-        r.mc = advantage.returns_to_go(reward, gamma=settings.gamma if settings.unit == "token" else 1.0)
+        if settings.unit == "token":
+            r.mc = advantage.returns_to_go(reward, gamma=settings.gamma)
+        else:
+            r.mc = advantage.turn_credit(reward, np.zeros(r.actions), r.turn, gamma=settings.gamma, lam=1.0, lam_critic=1.0)[1]
         if "critic" in engines:
             lam = settings.lam if settings.adaptive_alpha is None else advantage.adaptive_lambda(r.actions, settings.adaptive_alpha)
             given = {"gamma": settings.gamma, "lam": lam, "lam_critic": settings.lam_critic}
