@@ -43,7 +43,7 @@ class _Source:
         self.built: list[str] = []
         self.init: list[tuple[str, str]] = []
         """(parameter of __init__, literal that get_init_inputs gives)."""
-        self.passes_row = rng.random() < 0.7
+        self.passes_row = plain or rng.random() < 0.7
         self.passes_constants = not plain and rng.random() < 0.3
 
     def fresh(self, choices: tuple[str, ...]) -> str:
