@@ -74,7 +74,9 @@ def gpu_facts() -> dict[str, Any]:
         facts["nvrtc"] = f"works, {len(cubin)} bytes"
     except cudriver.CudaError as error:
         facts["nvrtc"] = f"{error} {error.log}".strip()
-    facts["nvcc"] = shutil.which("nvcc") or (("/usr/local/cuda/bin/nvcc") if os.path.exists("/usr/local/cuda/bin/nvcc") else None)
+    from sandbox.cuda_build import nvcc
+
+    facts["nvcc"] = nvcc()
     return facts
 
 
@@ -84,7 +86,7 @@ class Built:
 
     peer: Peer | None = None
     cubin: bytes | None = None
-    library: str | None = None
+    library: tuple[bytes, dict] | None = None
     log: str = ""
 
 
@@ -115,13 +117,17 @@ class CudaBackend:
         self.builds: dict[tuple, bytes | Failed] = {}
         self.open: Built | None = None
 
-    def _isolation(self) -> tuple[int, list[str]]:
+    def _isolation(self) -> tuple[int | None, str]:
+        """Strongest confinement in which CUDA works, None where there is none: then only plans can be judged. And why not better."""
         import torch
 
         one = torch.zeros(16, device="cuda")
         slab = Slab(inputs=[one], outputs=[one], state={}, slots=1, flush_bytes=1 << 20)
         try:
-            return strongest(self.facts, self.index, slab)
+            level, reasons = strongest(self.facts, self.index, slab)
+            return level, "; ".join(reasons)
+        except SandboxError as error:
+            return None, str(error)
         finally:
             slab.close()
 
@@ -138,7 +144,8 @@ class CudaBackend:
             "l2_bytes": self.facts["l2_bytes"],
             "peak_bandwidth_gb_s": round(cudriver.peak_bandwidth(self.facts) / 1e9),
             "memory": "vmm_posix_fd",
-            "isolation": LEVELS[self.level],
+            "isolation": LEVELS[self.level] if self.level is not None else "none",
+            "isolation_refused": self.refused,
             "protocol": {"plan": "device events after L2 flush", "module": "judge's clock, closed loop, less empty round trip"},
         }
 
@@ -166,7 +173,8 @@ class CudaBackend:
         if candidate.format == "cuda_extension":
             from sandbox.cuda_build import build_library
 
-            return Built(library=build_library(candidate, arch=self.facts["arch"], limits=limits))
+            library = build_library(candidate, arch=self.facts["arch"], index=self.index, seconds=limits.build_s)
+            return Built(library=library)
         if candidate.format != "plan":
             return Built()
         known = self.builds.get((candidate.files["kernels.cu"], self.facts["arch"]))
@@ -259,6 +267,8 @@ class CudaBackend:
 
         torch.backends.cuda.matmul.allow_tf32 = prepared.track == "tf32"
         if candidate.format != "plan":
+            if self.level is None:
+                raise SandboxError(f"no confinement for host code: {self.refused}")
             around = confinement(self.level, self.index, self.facts, processes=max(256, prepared.limits.processes))
             return self.closed.judge(prepared, candidate, built.library, around)
         try:

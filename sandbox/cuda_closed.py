@@ -8,6 +8,7 @@ the same way while no candidate lives. Where candidate or reference is not far a
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import statistics
 import struct
@@ -36,10 +37,11 @@ class ClosedLoop:
         self.facts, self.references = facts, references
         self.flush = torch.empty(2 * facts["l2_bytes"], dtype=torch.uint8, device="cuda")
 
-    def judge(self, prepared: Prepared, candidate: Candidate, library: str | None, confinement: Any) -> Found:
+    def judge(self, prepared: Prepared, candidate: Candidate, library: tuple[bytes, dict] | None, confinement: Any) -> Found:
         """One candidate with host code. Raises Failed."""
         self._baselines(prepared, NEXT_BLOCK if prepared.closed else FIRST_BLOCK)
         payload = {"files": candidate.files, "library": library, "gpu": self.facts["uuid"]}
+        payload["loader"] = os.environ.get("LD_LIBRARY_PATH")
         peer = Peer("sandbox.cuda_module:candidate_server", payload, confinement=confinement, trusted=False)
         flags, samples = ["own_share_static"], []
         try:

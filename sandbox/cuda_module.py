@@ -5,11 +5,9 @@ A candidate is believed in nothing but the bytes that stand in the judge's memor
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
-import re
 import socket
 import sys
 import types
@@ -26,7 +24,10 @@ def reference_server(channel, payload: dict, fds) -> None:
 
 
 def candidate_server(channel, payload: dict, fds) -> None:
-    """Role for slot.spawn, confined: a candidate's ModelNew. payload: files, library (path of a built .so) or None."""
+    """Role for slot.spawn, confined: a candidate's ModelNew. payload: files, library (bytes and signatures) or None, gpu, loader."""
+    if payload.get("loader"):
+        # Triton looks for the driver along it
+        os.environ["LD_LIBRARY_PATH"] = payload["loader"]
     _serve_module(_ModuleServer(socket.socket(fileno=fds[0]), files=payload["files"], library=payload.get("library")), payload["gpu"])
 
 
@@ -47,7 +48,7 @@ def _serve_module(server: _ModuleServer, gpu: str) -> None:
 
 
 class _ModuleServer(Server):
-    def __init__(self, channel: socket.socket, *, files: dict[str, str], library: str | None = None):
+    def __init__(self, channel: socket.socket, *, files: dict[str, str], library: tuple[bytes, dict] | None = None):
         super().__init__(channel)
         self.files, self.library = files, library
         self.modules: dict[str, Any] = {}
@@ -137,7 +138,12 @@ class _ModuleServer(Server):
         os.chdir(folder)
         sys.path.insert(0, folder)
         if self.library is not None:
-            sys.modules["cuda_extension"] = _extension(self.library, self.files)
+            from sandbox.worker import extension_module
+
+            path = os.path.join(folder, "library.so")
+            with open(path, "wb") as file:
+                file.write(self.library[0])
+            sys.modules["cuda_extension"] = extension_module(path, self.library[1])
         # A real file, so that inspect.getsource and Triton find it
         module = importlib.import_module("model_new")
         if not hasattr(module, "ModelNew"):
@@ -160,43 +166,3 @@ class _ModuleServer(Server):
             return "shape"
         got, names = {n: list(t.shape) for n, t in own.items()}, {n: list(t.shape) for n, t in wanted.items()}
         raise Failure("incorrect", f"state_dict: got {got}, wanted {names}")
-
-
-def _extension(library: str, files: dict[str, str]):
-    """Module `cuda_extension`: the extern "C" functions of kernels/*.cu, tensors as pointers, then integers and floats, in C order."""
-    import torch
-
-    loaded = ctypes.CDLL(library)
-    module = types.ModuleType("cuda_extension")
-    # Kernels themselves are declared the same way, but only host functions are exported
-    text = "\n".join(t for name, t in files.items() if name.startswith("kernels/"))
-    for name, inside in re.findall(r'extern\s*"C"\s+(?!__global__)(?:void|int)\s+(\w+)\s*\(([^()]*)\)', text):
-        kinds = []
-        for part in inside.split(","):
-            words = set(re.findall(r"\w+", part))
-            kinds.append(
-                "p"
-                if "*" in part
-                else "d"
-                if "double" in words
-                else "f"
-                if "float" in words
-                else "i"
-                if "long" not in words and "int" in words
-                else "q"
-            )
-        module.__dict__[name] = _function(getattr(loaded, name), kinds if inside.strip() else [], name, torch)
-    return module
-
-
-def _function(function, kinds: list[str], name: str, torch):
-    types_of = {"p": ctypes.c_void_p, "d": ctypes.c_double, "f": ctypes.c_float, "i": ctypes.c_int, "q": ctypes.c_longlong}
-
-    def call(*args):
-        if len(args) != len(kinds):
-            raise TypeError(f"{name}: got {len(args)} arguments, wanted {len(kinds)}")
-        code = function(*(types_of[k](a.data_ptr() if isinstance(a, torch.Tensor) else a) for k, a in zip(kinds, args, strict=True)))
-        return code
-
-    function.restype = None
-    return call
