@@ -119,10 +119,9 @@ async def episodes(
     section, stage = job.params.episode, job.name.partition("@")[0]
     limits = {"max_turns": turns or section.turns, "max_new_tokens": section.new_tokens, "context": section.context}
     prompt = Prompt(tokenizer, format=section.format, backend=job.params.judge.backend, max_turns=limits["max_turns"])
-    wanted = [(content_id(task.id, checkpoint, stage, round, sample), task, sample) for sample in range(samples) for task in tasks]
-    finished = store.finished()
-    todo = collections.deque(item for item in wanted if item[0] not in finished)
-    total, done = len(wanted), len(wanted) - len(todo)
+    todo = collections.deque(unplayed(job, tasks, store, checkpoint=checkpoint, samples=samples, round=round))
+    total = len(tasks) * samples
+    done = total - len(todo)
     counts: collections.Counter[str] = collections.Counter()
     gate = Gate(exclusive=job.params.judge.backend == "cpp")
 
@@ -143,7 +142,7 @@ async def episodes(
     async def lane() -> None:
         nonlocal done
         while todo:
-            _, task, sample = todo.popleft()
+            task, sample = todo.popleft()
             trajectory = await one(task, sample)
             store.add(trajectory)
             done += 1
@@ -160,8 +159,18 @@ async def episodes(
     return dict(counts)
 
 
+def unplayed(job: Job, tasks: Sequence[Task], store, *, checkpoint: str, samples: int, round: int = 0) -> list[tuple[Task, int]]:
+    """(task, sample) of the episodes that are not whole on disk, first samples of all tasks first."""
+    finished, stage = store.finished(), job.name.partition("@")[0]
+    every = [(task, sample) for sample in range(samples) for task in tasks]
+    return [(task, sample) for task, sample in every if content_id(task.id, checkpoint, stage, round, sample) not in finished]
+
+
 def play_all(job: Job, tasks: Sequence[Task], player: Callable[[Task, int], Any], **keywords: Any) -> dict[str, int]:
-    """`episodes` with a pool of its own. Exit of the call means that every process of it is gone."""
+    """`episodes` with a pool of its own, opened only when an episode is left to play. All its processes are gone when this returns."""
+    asked = {name: keywords[name] for name in ("checkpoint", "samples", "round") if name in keywords}
+    if not unplayed(job, tasks, keywords["store"], **asked):
+        return {}
 
     async def run() -> dict[str, int]:
         async with pool(job) as judges:
