@@ -114,21 +114,14 @@ class Prompt:
         if not ends:
             raise ValueError("chat template: got an assistant turn without an end token, wanted one that is a special token")
         self.end_id = ends[-1]
-        longer = [
-            {"role": "system", "content": "s"},
-            {"role": "user", "content": "u"},
-            {"role": "assistant", "content": "<think>\nt\n</think>\n\na"},
-            {"role": "tool", "content": "o"},
-            {"role": "assistant", "content": "b"},
-        ]
-        for ids, longest in (
-            (prefix, whole),
-            (self._render(longer), self._render([*longer, {"role": "tool", "content": "p"}], generate=True)),
-        ):
-            if longest[: len(ids)] != ids:
-                raise ValueError(
-                    "chat template: got one that rewrites earlier turns when a tool message follows, wanted one that keeps them as a prefix"
-                )
+        thought = "<think>\nt\n</think>\n\na"
+        told = [("system", "s"), ("user", "u"), ("assistant", thought), ("tool", "o"), ("assistant", thought), ("tool", "p")]
+        messages = [{"role": role, "content": text} for role, text in told]
+        steps = [(prefix, whole)] + [(self._render(messages[:n]), self._render(messages[: n + 1], generate=True)) for n in (3, 5)]
+        if any(longer[: len(ids)] != ids for ids, longer in steps):
+            raise ValueError(
+                "chat template: got one that rewrites earlier turns when a tool message follows, wanted one that keeps them as a prefix"
+            )
 
     # ------------------------------------------------------------------------------------- parsing
 
