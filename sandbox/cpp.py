@@ -23,6 +23,8 @@ from sandbox.server import Server, round_trip
 FAST_MS = 10.0
 """Below this a candidate gets `limits.calls` checked calls, above it fewer, at least LEAST."""
 LEAST = 12
+EXTRA_S = 1.0
+"""Seconds from the first scored call during which more are asked where other programs held up most of them."""
 BLOCK = 24
 """Calls of an eager block: one before and one after each candidate."""
 LEVELS = {
@@ -129,7 +131,7 @@ class Cpp:
     def _reference_server(self, reference: Reference, limits: Limits, *, role: str) -> Server:
         """A server that runs the task's own Model through the same protocol."""
         compiled = role == "compile"
-        payload = {"files": {"task.py": reference.task.source}, "module": "task", "class": "Model", "threads": limits.threads, "compile": compiled}
+        payload = {"files": {"task.py": reference.task.source}, "module": "task", "class": "Model", "threads": limits.threads, "compile": "/tmp/inductor" if compiled else None}
         confinement = self._confinement(limits, may_exec=compiled)
         if compiled:
             confinement = dataclasses.replace(confinement, file_bytes=1 << 30, processes=256, writable=((str(self._inductor_folder()), "/tmp/inductor"),))
@@ -195,19 +197,21 @@ class Cpp:
         after = self._eager_block(prepared)
         return self._found(prepared, server.flags, times, [before, after], tuple(functions), log)
 
-    def _eager_block(self, prepared: Prepared) -> list[float]:
+    def _eager_block(self, prepared: Prepared, seconds: float = 0.5) -> list[float]:
         """Milliseconds of some eager calls, no candidate alive. Questions may repeat: the reference remembers nothing."""
         cases = prepared.reference.bank["own"][:8] or [prepared.reference.draw("own")]
-        times = []
         try:
-            end = time.monotonic() + 0.5
-            for number in range(BLOCK):
-                times.append(prepared.eager.call(cases[number % len(cases)], prepared.limits.total_s)[0])
-                if time.monotonic() > end and number >= 4:
-                    break
+            return self._block(prepared.eager, cases, prepared.limits, seconds)
         except Failed as failed:
             raise SandboxError(f"the eager server failed: {failed.reason}") from failed
-        return [max(t - self.empty_ms, 1e-4) for t in times]
+
+    def _block(self, server: Server, cases: list, limits: Limits, seconds: float = 0.5) -> list[float]:
+        """Milliseconds of BLOCK undisturbed calls of a reference, or of as many as `seconds` hold."""
+        calls, end = [], time.monotonic() + seconds
+        while len(calls) < 4 or (time.monotonic() < end and sum(map(timing.quiet, calls)) < BLOCK):
+            elapsed, _ = server.call(cases[len(calls) % len(cases)], limits.total_s)
+            calls.append((max(elapsed - self.empty_ms, 1e-4), server.watch.queued / 1e6))
+        return timing.undisturbed(calls, 4)
 
     def _question(self, server: Server, prepared: Prepared) -> list[float]:
         """Ask until enough is known: every answer is checked, warm-up too; stress questions stand at secret places.
@@ -216,7 +220,7 @@ class Cpp:
         """
         reference, limits = prepared.reference, prepared.limits
         secret, sources = random.SystemRandom(), {kind: reference.cases(kind) for kind in reference.kinds}
-        end, times = time.monotonic() + limits.total_s, []
+        end, calls = time.monotonic() + limits.total_s, []
         warm = 2 + secret.randrange(3)
         slowest = max(self._ask(server, prepared, sources["own"], "own", end)[0] for _ in range(warm))
         wanted = limits.calls + secret.randrange(9)
@@ -228,13 +232,18 @@ class Cpp:
         # One question of each kind comes early: a wrong answer should cost little.
         early = list(reference.kinds)
         secret.shuffle(early)
-        for kind in early + plan:
+        questions, extra = iter(early + plan), time.monotonic() + EXTRA_S
+        while True:
+            kind = next(questions, None)
+            if kind is None:
+                if sum(map(timing.quiet, calls)) >= LEAST or time.monotonic() > extra:
+                    return timing.undisturbed(calls)
+                kind = "own"  # others crowd this machine: some more, for a short while
             elapsed, problem = self._ask(server, prepared, sources[kind], kind, end)
             if problem:
                 self._only_stress(server, prepared, sources["own"], problem, kind, end)
             elif kind == "own":
-                times.append(max(elapsed - self.empty_ms, 1e-4))
-        return times
+                calls.append((max(elapsed - self.empty_ms, 1e-4), server.watch.queued / 1e6))
 
     def _ask(self, server: Server, prepared: Prepared, source, kind: str, end: float) -> tuple[float, str | None]:
         """Milliseconds of one checked call, and what is wrong with a stress answer; a wrong own answer raises Failed."""
@@ -266,8 +275,8 @@ class Cpp:
         times_ms = {"candidate": ours, "eager": eager, "compile": eager * ratio[1]}
         speedup = None
         if min(ours, eager) >= timing.RESOLUTION * self.empty_ms:
-            low, middle, high = timing.interval(blocks, times)
-            speedup = {"eager": (low, middle, high), "compile": (low * ratio[0], middle * ratio[1], high * ratio[2])}
+            against_eager = timing.interval(blocks, times)
+            speedup = {"eager": against_eager, "compile": timing.product(against_eager, ratio)}
         else:
             flags = (*flags, "below_resolution")
         return Found(times_ms=times_ms, speedup=speedup, flags=flags, kernels=kernels, log=log[-4000:])
@@ -282,11 +291,11 @@ class Cpp:
             return
         cases = reference.bank["own"][:8] or [reference.draw("own")]
         try:
-            for case in (cases * 3)[:3]:
+            for case in (cases * 5)[:5]:
                 server.call(case, limits.total_s)
-            before = self._eager_block(prepared)
-            compiled = [max(server.call(cases[n % len(cases)], limits.total_s)[0] - self.empty_ms, 1e-4) for n in range(BLOCK)]
-            low, middle, high = timing.interval([before, self._eager_block(prepared)], compiled)
+            before = self._eager_block(prepared, 1.0)
+            compiled = self._block(server, cases, limits, 1.5)
+            low, middle, high = timing.interval([before, self._eager_block(prepared, 1.0)], compiled)
             prepared.compile_over_eager = (1 / high, 1 / middle, 1 / low)
         except Failed:
             prepared.compile_over_eager, prepared.flags = (1.0, 1.0, 1.0), ("compile_failed",)

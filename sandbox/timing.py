@@ -66,6 +66,12 @@ class Stopwatch:
         self.pid, self.may_fork, self.gone = pid, may_fork, False
         self.threads: set[int] = set()
         self.pending: dict[int, int] = {}
+        self.queued = 0
+        """Nanoseconds of the last run that server and judge together stood ready on a busy core: the kernel's own account."""
+        self.accounts = [open(f"/proc/{p}/schedstat", "rb", buffering=0) for p in (pid, "self") if os.path.exists(f"/proc/{p}/schedstat")]
+
+    def _queued(self) -> int:
+        return sum(int(os.pread(f.fileno(), 64, 0).split()[1]) for f in self.accounts)
 
     def _list(self) -> set[int]:
         try:
@@ -108,11 +114,14 @@ class Stopwatch:
 
         Raises Died, Untraceable, and CallTimeout under `deadline`.
         """
-        ptrace, pending, begin = libc.ptrace, self.pending, time.perf_counter_ns()
+        ptrace, pending, queued = libc.ptrace, self.pending, self._queued()
+        begin = time.perf_counter_ns()
         for tid in self.threads:
             ptrace(CONT, tid, None, pending.pop(tid, None))
         self._until_ring()
-        return time.perf_counter_ns() - begin
+        elapsed = time.perf_counter_ns() - begin
+        self.queued = self._queued() - queued
+        return elapsed
 
     def first_stop(self) -> None:
         self._until_ring()
@@ -201,6 +210,28 @@ def _is_zombie(pid: int) -> bool:
             return stat.read().rpartition(")")[2].split()[0] in ("Z", "X")
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def quiet(call: tuple[float, float]) -> bool:
+    """True where other programs held up a call (elapsed, queued; milliseconds) by less than 5 % and 20 microseconds."""
+    return call[1] <= 0.02 + 0.05 * call[0]
+
+
+def undisturbed(calls: list[tuple[float, float]], least: int = 8) -> list[float]:
+    """Milliseconds of the calls (elapsed, queued) that other programs did not hold up; where those are few, the least held up.
+
+    The account is the kernel's. A candidate that crowds its own core loses calls, and those that stay took what they took.
+    """
+    kept = [call[0] for call in calls if quiet(call)]
+    return kept if len(kept) >= least else [elapsed for elapsed, _ in sorted(calls, key=lambda c: c[1] / c[0])[:least]]
+
+
+def product(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Interval of the product of two independent ratios: relative half-widths add in quadrature."""
+    middle = a[1] * b[1]
+    low = math.hypot(math.log(a[1] / a[0]), math.log(b[1] / b[0]))
+    high = math.hypot(math.log(a[2] / a[1]), math.log(b[2] / b[1]))
+    return middle * math.exp(-low), middle, middle * math.exp(high)
 
 
 def interval(reference_ms: list[list[float]], candidate_ms: list[float], *, resamples: int = 1000) -> tuple[float, float, float]:

@@ -142,6 +142,7 @@ def build_model(payload: dict, library: str | None):
     flags = load_state(model, torch.load(io.BytesIO(payload["state"]), weights_only=False))
     model.train(payload["train"])
     if payload.get("compile"):
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = payload["compile"]
         model = torch.compile(model)
     return model, flags
 
