@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 
+from data.listing import constructor
 from policy.rowcode import BUFFERS, ROW_SCALAR, ROW_VECTOR, SPARE, Program, Step, Unsupported, expression, number
 
 HEADER = """#pragma GCC optimize("finite-math-only")
@@ -265,21 +265,3 @@ def module(program: Program, source: str) -> str:
     lines += [f"    def forward(self, {', '.join(inputs)}):", f"        o = {shape}"]
     lines += [f"        cuda_extension.run({', '.join(arguments)}, o, {main}.numel(), {main}.shape[-1])", "        return o"]
     return "\n".join(lines) + "\n"
-
-
-def constructor(source: str, owners: set[str]) -> tuple[list[str], list[str]]:
-    """What creates the attributes `owners` of Model: the module's constants that it needs, and `__init__` cut to those attributes.
-
-    No lines where nothing is owned and the constructor takes no arguments.
-    """
-    body = ast.parse(source).body
-    model = next((n for n in body if isinstance(n, ast.ClassDef) and n.name == "Model"), None)
-    init = next((n for n in (model.body if model else []) if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
-    if init is None or not (owners or len(init.args.args) > 1):
-        return [], []
-    kept = [n for n in init.body if owners.intersection(a.attr for a in ast.walk(n) if isinstance(a, ast.Attribute))]
-    lines = [f"    def __init__({ast.unparse(init.args)}):", "        super().__init__()"]
-    lines += ["        " + line for statement in kept for line in ast.unparse(statement).splitlines()]
-    names = {n.id for statement in kept for n in ast.walk(statement) if isinstance(n, ast.Name)} - {a.arg for a in init.args.args}
-    constants = [n for n in body if isinstance(n, ast.Assign) and names.intersection(t.id for t in n.targets if isinstance(t, ast.Name))]
-    return [ast.unparse(n) for n in constants], lines

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import re
 
+from data.listing import listing
 from data.records import Record, Task, ToolCall
 
 TOOLS = {
@@ -50,14 +51,17 @@ class Prompt:
 
     tokenizer: a transformers tokenizer with a chat template, or None. format, backend: what the candidate is.
     detail: "short" (a line, for models that are trained on the task) or "full" (tools and rules spelled out, for those that are not).
+    view: how the task is shown: its "source", or its traced "graph" (data/listing.py), which a model of a few million parameters can read.
 
     Raises ValueError when the template rewrites earlier turns: an appended observation would then differ from a rendered one.
     """
 
-    def __init__(self, tokenizer, *, format: str, backend: str, max_turns: int, detail: str = "short"):
+    def __init__(self, tokenizer, *, format: str, backend: str, max_turns: int, detail: str = "short", view: str = "source"):
+        if view not in ("source", "graph"):
+            raise ValueError(f"view: got {view!r}, wanted source or graph")
         if detail not in ("short", "full"):
             raise ValueError(f"detail: got {detail!r}, wanted short or full")
-        self.tokenizer, self.format, self.backend, self.max_turns = tokenizer, format, backend, max_turns
+        self.tokenizer, self.format, self.backend, self.max_turns, self.view = tokenizer, format, backend, max_turns, view
         self.system = system_text(format, backend, max_turns, detail)
         self.end_id: int | None = None
         if tokenizer is not None:
@@ -66,8 +70,9 @@ class Prompt:
     # ------------------------------------------------------------------------------------ building
 
     def opening(self, task: Task) -> list[Segment]:
-        """System line and task source, ending with the generation prompt. The ids of all segments together are the first request."""
-        texts = [("system", self.system), ("user", task.source)]
+        """System line and task, ending with the generation prompt. The ids of all segments together are the first request."""
+        shown = task.source if self.view == "source" else listing(task.source, task.mode)
+        texts = [("system", self.system), ("user", shown)]
         if self.tokenizer is None:
             return [Segment(role=role, text=text) for role, text in texts]
         messages = [{"role": role, "content": text} for role, text in texts]
@@ -78,7 +83,7 @@ class Prompt:
             first = ()
         if whole[: len(first)] != first:
             first = ()
-        return [Segment(role="system", text=self.system, ids=first), Segment(role="user", text=task.source, ids=whole[len(first) :])]
+        return [Segment(role="system", text=self.system, ids=first), Segment(role="user", text=shown, ids=whole[len(first) :])]
 
     def observe(self, text: str, *, closed: bool = True) -> Segment:
         """The tool message behind an assistant turn, with the generation prompt of the next.
