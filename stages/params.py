@@ -74,6 +74,10 @@ class Episode:
     context: int
     """Most tokens of a whole episode."""
     dtype: Literal["float32", "bfloat16"]
+    detail: Literal["short", "full"]
+    """short: a line of instructions, for models that are trained on the task; full: tools and rules spelled out."""
+    view: Literal["source", "graph"]
+    """How the task is shown: its source, or its traced graph, which a model of a few million parameters can read."""
     reward: Literal["robust", "raw"]
 
 

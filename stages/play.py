@@ -80,6 +80,16 @@ def sampler(job: Job, checkpoint: str):
     return HfSampler(job.root / checkpoint, device=device(job), max_batch=machine.sampler_batch, dtype=episode.dtype, context=episode.context)
 
 
+def prompt(job: Job, tokenizer: Any, *, turns: int | None = None):
+    """The Prompt that params.yaml asks for."""
+    from policy.prompt import Prompt
+
+    section = job.params.episode
+    return Prompt(
+        tokenizer, format=section.format, backend=job.params.judge.backend, max_turns=turns or section.turns, detail=section.detail, view=section.view
+    )
+
+
 def draw(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
     """`count` of the tasks (0 = all) in an order that depends on the seed alone."""
     chosen = sorted(tasks, key=lambda task: content_id(task.id, seed))
@@ -113,12 +123,11 @@ async def episodes(
     """
     from policy import reward
     from policy.episode import play
-    from policy.prompt import Prompt
     from sandbox.workspace import FolderWorkspace
 
     section, stage = job.params.episode, job.name.partition("@")[0]
     limits = {"max_turns": turns or section.turns, "max_new_tokens": section.new_tokens, "context": section.context}
-    prompt = Prompt(tokenizer, format=section.format, backend=job.params.judge.backend, max_turns=limits["max_turns"])
+    shown = prompt(job, tokenizer, turns=turns)
     todo = collections.deque(unplayed(job, tasks, store, checkpoint=checkpoint, samples=samples, round=round))
     total = len(tasks) * samples
     done = total - len(todo)
@@ -135,7 +144,7 @@ async def episodes(
 
         workspace = _GatedWorkspace(FolderWorkspace(task, pool=judges, format=section.format), gate)
         return await play(
-            task, generate, workspace, prompt=prompt, checkpoint=checkpoint, stage=stage, round=round, sample=sample, seed=number,
+            task, generate, workspace, prompt=shown, checkpoint=checkpoint, stage=stage, round=round, sample=sample, seed=number,
             reward=getattr(reward, section.reward), **limits,
         )
 

@@ -18,18 +18,16 @@ BASE, SFT, SESSIONS = "artifacts/checkpoints/base", "artifacts/checkpoints/sft",
 
 def run(job: Job) -> None:
     from data.store import read_tasks
-    from policy.prompt import Prompt
+    from policy.model import load_tokenizer
 
-    section, episode = job.params.warm_start, job.params.episode
+    section = job.params.warm_start
     selected = read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet")
     sessions = judged(job, [task for task in selected if task.split == "train"])
     held_out = {task.operators for task in selected if task.split != "train"}
     practice = practised(job, held_out)
     if not job.out(BASE).exists():
         begin(job, practice, sessions)
-    from policy.model import load_tokenizer
-
-    prompt = Prompt(load_tokenizer(job.out(BASE)), format=episode.format, backend=job.params.judge.backend, max_turns=episode.turns)
+    prompt = play.prompt(job, load_tokenizer(job.out(BASE)))
     named = {task.id: task for task in selected}
     rows = [tokenized(t, named[t.task], prompt) for t in sessions if t.verdict and t.verdict.correct]
     rows += [written(task, action, index, prompt) for index, (task, action) in enumerate(practice)]
@@ -62,36 +60,33 @@ def judged(job: Job, tasks: list[Task]) -> list[Trajectory]:
 def practised(job: Job, held_out: set[tuple[str, ...]]) -> list[tuple[Task, str]]:
     """(task, the teacher's first turn) on new tasks that share no operator signature with a held-out one."""
     from data.synthesis import synthesize
-    from policy.prompt import Prompt
     from policy.teacher import sessions_text
 
     section, episode, backend = job.params.warm_start, job.params.episode, job.params.judge.backend
     made = dataclasses.asdict(job.params.synthesize) | {"count": section.practice, "seed": job.params.synthesize.seed + 1000 + section.seed}
     tasks = synthesize(**made, avoid=held_out)
-    texts = Prompt(None, format=episode.format, backend=backend, max_turns=episode.turns)
-    found = []
-    for index in range(section.sessions):
-        by_source = {task.source: task for task in tasks}
-        for segments, action in sessions_text(tasks, play.seed_of(section.seed, index), prompt=texts, format=episode.format, backend=backend):
-            found.append((by_source[segments[-1].text], action))
-    return found
+    texts, seed = play.prompt(job, None), play.seed_of(section.seed)
+    return [
+        (task, action)
+        for index in range(section.sessions)
+        for task in tasks
+        for _, action in sessions_text([task], seed + index, prompt=texts, format=episode.format, backend=backend)
+    ]
 
 
 def begin(job: Job, practice: list[tuple[Task, str]], sessions: list[Trajectory]) -> None:
     """The model that training begins with: from `model.path`, or from scratch with a tokenizer for these very texts."""
     from policy import model
-    from policy.prompt import Prompt
 
-    section, episode = job.params.model, job.params.episode
+    section, texts = job.params.model, play.prompt(job, None)
     if section.path is not None:
         import torch
 
         start, tokenizer, _ = model.load(section.path, dtype=getattr(torch, section.dtype))
     else:
-        system = Prompt(None, format=episode.format, backend=job.params.judge.backend, max_turns=episode.turns).system
-        texts = [system, *(part for task, action in practice for part in (task.source, action))]
-        texts += [part for t in sessions for turn in t.turns for part in (turn.text, turn.observation)]
-        tokenizer = model.train_tokenizer(texts, section.vocab)
+        seen = [part for task, action in practice for part in (*(segment.text for segment in texts.opening(task)), action)]
+        seen += [part for t in sessions for turn in t.turns for part in (turn.text, turn.observation)]
+        tokenizer = model.train_tokenizer(seen, section.vocab)
         shape = {name: getattr(section, name) for name in ("family", "hidden", "layers", "heads", "kv_heads", "intermediate", "context")}
         start = model.create(tokenizer, **shape, seed=job.params.warm_start.seed)
     model.save(start, tokenizer, job.out(BASE), parent=None, kind="base")
