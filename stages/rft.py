@@ -15,6 +15,8 @@ from stages.stage import Job, main
 
 def rejected(trajectory: Trajectory, min_reward: float) -> str | None:
     """The name of the first rule that drops the trajectory, or None when it is to be learned."""
+    from policy.prompt import MALFORMED
+
     if trajectory.reward is None:
         return "lost"
     if trajectory.reward < min_reward:
@@ -23,8 +25,8 @@ def rejected(trajectory: Trajectory, min_reward: float) -> str | None:
         return "not_submitted"
     if any(turn.finish_reason == "length" for turn in trajectory.turns):
         return "cut_off"
-    if any(not turn.tool_calls for turn in trajectory.turns):
-        return "no_tool_call"
+    if any(not turn.tool_calls or any(call.tool == MALFORMED for call in turn.tool_calls) for turn in trajectory.turns):
+        return "malformed"
     actions = [turn.text for turn in trajectory.turns]
     if len(set(actions)) < len(actions):
         return "repeats_itself"
