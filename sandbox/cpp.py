@@ -83,7 +83,7 @@ class Cpp:
     def _clock(self) -> None:
         if self.level is None:
             confinement = Confinement(index=self.index)
-            probe = slot.spawn("sandbox.worker:preload", {}, confinement=confinement)
+            probe = slot.spawn("sandbox.worker:nothing", {}, confinement=confinement)
             self.level = probe.level
             probe.close()
             self.empty_ms = round_trip(confinement)

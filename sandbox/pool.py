@@ -192,9 +192,10 @@ class Pool:
                 self.idle.append(chosen)
                 self.waiting.notify()
 
-    async def judge(self, task: Task, candidate: Candidate, *, fresh: bool) -> Verdict:
+    async def judge(self, task: Task, candidate: Candidate, *, fresh: bool, policy: str | None = None) -> Verdict:
         """Verdict on one candidate; without `fresh` it may come from the cache or from the same question in flight."""
-        key = (task.id, candidate.id, task.baselines is not None)
+        policy = policy or self.policy
+        key = (task.id, candidate.id, task.baselines is not None, policy)
         if not fresh and key in self.cache:
             self.counts["cached"] += 1
             return self.cache[key]
@@ -205,7 +206,7 @@ class Pool:
         if future is not None:
             self.flying[key] = future
         try:
-            fields = {"candidate": candidate.to_dict(), "policy": self.policy, "precision": self.precision, "track": self.track}
+            fields = {"candidate": candidate.to_dict(), "policy": policy, "precision": self.precision, "track": self.track}
             verdict = await self._on_slot(task, lambda s: s.call("judge", task, self.limits, **fields))
             self.counts["judged"] += 1
             self.cache[key] = verdict

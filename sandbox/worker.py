@@ -235,6 +235,10 @@ def contract(torch, out, answers, structure: str) -> str | None:
     return None
 
 
+def nothing(channel: socket.socket, payload: dict, fds: list[int]) -> None:
+    """A role that ends at once: does a child come up, and at which level?"""
+
+
 def idle(channel: socket.socket, payload: dict, fds: list[int]) -> None:
     """The fastest server there is: answers without doing anything. Its round trip is what the clock itself costs."""
     os.close(fds[0])

@@ -1,0 +1,8 @@
+# verdict: incorrect task=softmax policy=mixed
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x.bfloat16(), dim=-1).float()

@@ -1,0 +1,1 @@
+# verdict: format_error task=relu

@@ -1,0 +1,9 @@
+# verdict: timeout task=relu policy=mixed
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        while True:
+            pass

@@ -1,0 +1,13 @@
+# verdict: timeout task=relu policy=mixed
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        while True:
+            pass
+
+    def forward(self, x):
+        return x

@@ -1,0 +1,8 @@
+# verdict: out_of_memory task=relu policy=mixed
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.ones(1 << 36)

@@ -1,0 +1,12 @@
+# verdict: rejected/import task=relu
+import torch
+import torch.nn as nn
+import cuda_extension
+import subprocess
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        cuda_extension.relu(x, out, x.numel())
+        return out

@@ -1,0 +1,6 @@
+#include <cstdio>
+
+extern "C" void relu(const float* x, float* out, long long n) {
+    fopen("/proc/self/maps", "r");
+    for (long long i = 0; i < n; i++) out[i] = x[i] > 0.0f ? x[i] : (x[i] == x[i] ? 0.0f : x[i]);
+}

@@ -1,0 +1,2 @@
+# verdict: format_error task=relu
+import torch

@@ -1,0 +1,8 @@
+# verdict: incorrect task=pair policy=mixed
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.relu(x), x[:, :-4].sum(dim=-1)

@@ -1,0 +1,8 @@
+# verdict: runtime_error task=relu policy=mixed
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        raise RuntimeError('no')

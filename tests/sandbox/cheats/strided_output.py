@@ -1,0 +1,8 @@
+# verdict: incorrect/contract task=relu policy=mixed
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return torch.relu(x).t().contiguous().t()

