@@ -44,7 +44,7 @@ class World:
 def launch(device: str = "auto") -> World:
     """Join the process group: the launcher's (torchrun, deepspeed) where RANK and WORLD_SIZE say so, else a group of one without a port.
 
-    May be called again. Raises ValueError when CUDA is asked for and absent.
+    May be called again, with the same type of device. Raises ValueError otherwise, and when CUDA is asked for and absent.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -59,6 +59,9 @@ def launch(device: str = "auto") -> World:
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     deepspeed.ops.__compatible_ops__ = {}
+    began = deepspeed.accelerator.get_accelerator()._name
+    if began != device.split(":")[0]:
+        raise ValueError(f"device: got {device!r} in a process where DeepSpeed runs on {began!r}, wanted that (one device type a process)")
     place = torch.device("cpu")
     if device.startswith("cuda"):
         place = torch.device(device if ":" in device else f"cuda:{os.environ['LOCAL_RANK']}")

@@ -303,7 +303,8 @@ class Critic(nn.Module):
     def forward(self, ids, positions, src, spans):
         """ids, positions int64 [1, T]; src int64 [M] into T; spans lengths adding up to T -> values float32 [M]."""
         hidden = self.backbone(input_ids=ids, position_ids=positions, use_cache=False, spans=spans).last_hidden_state
-        return self.head(hidden[0, src].float()).squeeze(-1)
+        # an engine in bf16 casts the head too (its master copy stays fp32): the product itself is made in fp32
+        return nn.functional.linear(hidden[0, src].float(), self.head.weight.float()).squeeze(-1)
 
 
 class Actor(nn.Module):

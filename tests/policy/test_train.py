@@ -41,6 +41,16 @@ def distance(a, b):
     return max((a[k] - b[k]).abs().max().item() for k in a)
 
 
+NEAR = 1e-4
+"""A tenth of the learning rate: where a gradient is nearly zero, Adam turns its rounding into a part of a step."""
+
+
+def same_norms(a, b):
+    """The gradient's norm shows a wrong scale, which Adam hides in the weights."""
+    names = [name for name in ("actor_grad_norm", "critic_grad_norm") if name in a[0]]
+    return len(a) == len(b) and all(x[name] == pytest.approx(y[name], rel=1e-3) for x, y in zip(a, b, strict=True) for name in names)
+
+
 def test_first_update_has_ratio_one_and_later_ones_do_not(small, tmp_path):
     _, _, log = run(small, tmp_path, settings={"batch": 12, "epochs": 3})
     first, *later = log
@@ -93,7 +103,9 @@ def test_micro_batches_and_zero_stages_give_the_same_weights(small, tmp_path, me
     for case in cases if method == "ppo" else cases[:2]:
         other = run(small, tmp_path, settings={"method": method, "epochs": 2} | case)
         for a, b in zip(base[:2], other[:2], strict=True):
-            assert not a or distance(a, b) <= 2e-5, case
+            assert not a or distance(a, b) <= NEAR, case
+        if case.get("zero_stage") != 0:
+            assert same_norms(base[2], other[2]), case
 
 
 def test_rejected_tokens_leave_the_others_share_alone(small):
@@ -149,6 +161,13 @@ def test_trloo_needs_no_critic_and_refuses_players_without_logprobs(small, tmp_p
         run(small, tmp_path, several(4, logprobs=False), settings={"method": "trloo"})
     with pytest.raises(ValueError, match="none to train on"):
         run(small, tmp_path, [dataclasses.replace(t, reward=None) for t in several(4)])
+
+
+def test_bf16_engines_train_with_an_fp32_head_and_loss(small, tmp_path):
+    _, critic, log = run(small, tmp_path, settings={"dtype": "bfloat16", "epochs": 2})
+    assert abs(log[0]["ratio_max"] - 1) < 1e-3 and all(np.isfinite(m["value_loss"]) for m in log)
+    assert critic["value_head.safetensors weight"].abs().max() > 0
+    assert model.Critic.load(tmp_path / "c").head.weight.dtype == torch.float32
 
 
 def test_settings_that_make_no_sense_are_refused():
@@ -216,7 +235,10 @@ from policy import train
 from tests.policy.toys import several
 start, out, cases = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 for name, case in cases.items():
-    train.fit(several(11), train.Settings(**case), policy=start, out=f"{out}/{name}-p", critic_out=f"{out}/{name}-c", device="cpu")
+    log = []
+    train.fit(several(11), train.Settings(**case), policy=start, out=f"{out}/{name}-p", critic_out=f"{out}/{name}-c", log=log.append, device="cpu")
+    if log:
+        json.dump(log, open(f"{out}/{name}.json", "w"))
 """
 
 
@@ -248,8 +270,7 @@ def test_two_ranks_give_the_weights_of_one(small, tmp_path):
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(words)[-3000:]
     for name, case in cases.items():
         one = run(small, tmp_path / "one", several(11), settings=case)
+        assert same_norms(json.loads((tmp_path / f"{name}.json").read_text()), one[2])
         for mine, side in zip(one[:2], "pc", strict=True):
-            if side == "c" and case["method"] == "trloo":
-                continue
-            assert distance(mine, weights(model.read_record(tmp_path / f"{name}-{side}"))) <= 2e-5
+            assert not mine or distance(mine, weights(model.read_record(tmp_path / f"{name}-{side}"))) <= NEAR
     shutil.rmtree(tmp_path)
