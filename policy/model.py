@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -28,15 +29,19 @@ HEAD = "value_head.safetensors"
 RECORD = "checkpoint.json"
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int):
+def train_tokenizer(texts: Iterable[str], vocab_size: int, *, line_share: float | None = None):
     """Byte-level BPE over `texts` -> PreTrainedTokenizerFast with the ChatML template.
+
+    line_share: whole lines that stand in at least this share of the texts become one token each, beyond `vocab_size`: what every
+    candidate repeats then costs a small model one step a line, while the lines that differ stay in small pieces.
 
     Every byte is a token, so any text round-trips; digits stay single, so numbers are read digit by digit. Small corpora
     may give fewer than `vocab_size` tokens (at least 259: the bytes and three specials). Raises ValueError below that.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
+    texts = list(texts)
     specials = [TEXT_END, START, END]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     if vocab_size < len(alphabet) + len(specials):
@@ -49,6 +54,10 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int):
     raw.train_from_iterator(
         texts, trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
     )
+    if line_share is not None:
+        counts = Counter(line for text in texts for line in set(text.splitlines(keepends=True)) if len(line) > 2 and line.endswith("\n"))
+        common = sorted(line for line, count in counts.items() if count >= line_share * len(texts))
+        raw.add_tokens([AddedToken(line, normalized=False) for line in common])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=raw, eos_token=END, pad_token=TEXT_END, additional_special_tokens=[START], clean_up_tokenization_spaces=False
     )

@@ -104,3 +104,14 @@ def test_packed_row_equals_single_sequences_and_the_stock_attention(tokenizer, f
     assert (bled - single).abs().max() > 1e-3
     with pytest.raises(ValueError, match="spans"):
         lm.base_model(input_ids=ids[None], position_ids=positions[None], use_cache=False, spans=(7, 1))
+
+
+def test_common_lines_are_one_token_and_every_text_still_round_trips(tmp_path):
+    texts = [f"int main() {{\n    v = {i};\n    return 0;\n}}\n" for i in range(20)]
+    tokenizer = model.train_tokenizer(texts, 300, line_share=0.5)
+    tokenizer.save_pretrained(tmp_path)
+    for loaded in (tokenizer, model.load_tokenizer(tmp_path)):
+        assert len(loaded.encode("int main() {\n", add_special_tokens=False)) == 1
+        assert len(loaded.encode("    v = 3;\n", add_special_tokens=False)) > 1
+        for text in [*texts, "x int main() {\n\n    return 0;\n tail é", "return 0;"]:
+            assert loaded.decode(loaded.encode(text, add_special_tokens=False)) == text
