@@ -87,6 +87,8 @@ class Model:
     """Folder of a Hugging Face causal LM; null = a small one from scratch, with a tokenizer trained on the practice sessions."""
     family: Literal["qwen3", "llama"]
     vocab: int
+    line_share: float | None
+    """Whole lines in at least this share of the tokenizer's texts become one token; null = none."""
     hidden: int
     layers: int
     heads: int

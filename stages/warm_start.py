@@ -86,7 +86,7 @@ def begin(job: Job, practice: list[tuple[Task, str]], sessions: list[Trajectory]
     else:
         seen = [part for task, action in practice for part in (*(segment.text for segment in texts.opening(task)), action)]
         seen += [part for t in sessions for turn in t.turns for part in (turn.text, turn.observation)]
-        tokenizer = model.train_tokenizer(seen, section.vocab)
+        tokenizer = model.train_tokenizer(seen, section.vocab, line_share=section.line_share)
         shape = {name: getattr(section, name) for name in ("family", "hidden", "layers", "heads", "kv_heads", "intermediate", "context")}
         start = model.create(tokenizer, **shape, seed=job.params.warm_start.seed)
     model.save(start, tokenizer, job.out(BASE), parent=None, kind="base")
