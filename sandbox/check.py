@@ -37,9 +37,9 @@ BUILTINS = {
 ON_TENSORS = {"abs", "sum", "pow", "round", "divmod", "min", "max", "sorted", "any", "all"}
 """Builtins that become torch operators when handed a tensor."""
 CPP_TOKENS = {
-    "process": r"\b(fork|vfork|execve?[lvpe]*|system|popen|posix_spawnp?|clone3?|daemon|wait(pid|id)?|kill|tgkill|raise|ptrace|prctl|sigaction|signal|setitimer|timer_create|syscall|process_vm_\w+)\s*\(",
-    "loader": r"\b(dlopen|dlsym|dlmopen|dl_iterate_phdr|mprotect|LD_PRELOAD)\b",
-    "files": r"(\b(fopen|freopen|open|openat|socket|connect|sendto|sendmsg|ifstream|ofstream|fstream|mmap|memfd_create|shm_open)\s*[({<]|/proc\b|\.incbin\b)",
+    "process": r"(?<![.>\w])(fork|vfork|execve?[lvpe]*|system|popen|posix_spawnp?|clone3?|daemon|wait(pid|id)?|kill|tgkill|raise|ptrace|prctl|sigaction|signal|setitimer|timer_create|syscall|process_vm_\w+)\s*\(",
+    "loader": r"(?<![.>\w])(dlopen|dlsym|dlmopen|dl_iterate_phdr|mprotect|LD_PRELOAD)\b",
+    "files": r"((?<![.>\w])(fopen|freopen|open|openat|socket|connect|sendto|sendmsg|ifstream|ofstream|fstream|mmap|memfd_create|shm_open)\s*[({<]|/proc\b|\.incbin\b)",
     "python": r"\b(Py_\w+|PyObject|PyRun_\w+|PyEval_\w+)\b",
 }
 LIBRARY_TOKENS = r"\b(cblas_\w+|mkl_\w+|dnnl\w*|sgemm_?|dgemm_?|Eigen)\b|#\s*include\s*[<\"](ATen|torch|c10|cblas|mkl|dnnl|Eigen)"

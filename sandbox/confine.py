@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import os
 import pathlib
+import stat
 import resource
 import struct
 import sys
@@ -119,10 +120,11 @@ def new_root(confinement: Confinement, uid: int) -> None:
     for fd, host, inside, flags in opened:
         target = root + inside
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        if os.path.islink(host):
-            os.symlink(os.readlink(host), target)
+        mode = os.fstat(fd).st_mode  # not the path: what lay below /tmp is covered by now
+        if stat.S_ISLNK(mode):
+            os.symlink(os.readlink("", dir_fd=fd), target)
         else:
-            if os.path.isdir(host) or host in {h for h, _ in confinement.writable}:
+            if stat.S_ISDIR(mode) or host in {h for h, _ in confinement.writable}:
                 os.makedirs(target, exist_ok=True)
             else:
                 os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
@@ -236,4 +238,4 @@ def install_seccomp(may_exec: bool) -> bool:
     program = seccomp_filter(may_exec)
     code = ctypes.create_string_buffer(program)
     header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code)))
-    return libc.prctl(22, 2, ctypes.addressof(header), 0, 0) == 0
+    return libc.prctl(22, ctypes.c_ulong(2), ctypes.c_void_p(ctypes.addressof(header)), 0, 0) == 0

@@ -20,6 +20,8 @@ ALL_CHILDREN = 0x40000000
 # New threads are traced from birth, forks and execs are reported, all are killed with the judge.
 TRACE_THREADS, TRACE_PROCESSES = 1 | 8 | (1 << 20), 2 | 4 | 16
 EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_STOP = 1, 2, 3, 4, 128
+FATAL = set(range(1, 32)) - {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGTRAP}
+"""Signals that end a process which neither handles nor ignores them."""
 RESOLUTION = 20.0
 """A ratio is credited only where both times exceed this many empty round trips."""
 
@@ -146,7 +148,9 @@ class Stopwatch:
         if event == EVENT_CLONE:
             message = ctypes.c_ulong()
             libc.ptrace(GETEVENTMSG, tid, None, ctypes.addressof(message))
-            self.threads.add(message.value)
+            # Its own first stop may have been seen already, and even its end.
+            if os.path.exists(f"/proc/{self.pid}/task/{message.value}"):
+                self.threads.add(message.value)
         elif event in (EVENT_FORK, EVENT_VFORK, EVENT_EXEC):
             raise Untraceable("the candidate started a process while it was being judged")
         elif event == EVENT_STOP and tid not in self.threads:
@@ -154,10 +158,22 @@ class Stopwatch:
                 raise Untraceable("the candidate started a process while it was being judged")
             self.threads.add(tid)
         deliver = os.WSTOPSIG(status) if event == 0 else 0
+        if deliver in FATAL and not self._handles(tid, deliver):
+            # The first process of a PID namespace that is traced survives its own faults: the end is brought about here.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            raise Died(deliver)
         if resume:
             libc.ptrace(CONT, tid, None, deliver or None)
         elif deliver and deliver != signal.SIGTRAP:
             self.pending[tid] = deliver
+
+    @staticmethod
+    def _handles(tid: int, number: int) -> bool:
+        with contextlib.suppress(OSError), open(f"/proc/{tid}/status") as status:
+            masks = [int(line.split()[1], 16) for line in status if line.startswith(("SigIgn:", "SigCgt:"))]
+            return any(mask >> (number - 1) & 1 for mask in masks)
+        return False
 
     def _stop_others(self, ringer: int) -> None:
         stopped = {ringer}

@@ -1,4 +1,4 @@
-extern "C" void relu(const float* x, flot* out, long long n) {
+extern "C" void relu(const float* x, float* out, long long n) {
     for (long long i = 0; i < n; i++) out[i] = x[i] > 0.0f ? x[i] : (x[i] == x[i] ? 0.0f : x[i]);
 }
 

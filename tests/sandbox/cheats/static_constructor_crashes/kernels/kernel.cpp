@@ -1,5 +1,4 @@
-static int* nowhere = nullptr;
-static int boom = (*nowhere = 1);
+static int boom = (__builtin_trap(), 1);
 
 extern "C" void relu(const float* x, float* out, long long n) {
     for (long long i = 0; i < n; i++) out[i] = x[i] > 0.0f ? x[i] : (x[i] == x[i] ? 0.0f : x[i]);
