@@ -52,12 +52,16 @@ class Bench:
         return made
 
     def judge(self, request: dict) -> Verdict:
-        task, candidate, limits = Task.from_dict(request["task"]), Candidate.from_dict(request["candidate"]), Limits.from_dict(request["limits"])
+        task, candidate, limits = (
+            Task.from_dict(request["task"]),
+            Candidate.from_dict(request["candidate"]),
+            Limits.from_dict(request["limits"]),
+        )
         policy, precision, track = request["policy"], request["precision"] or task.precision, request["track"]
         backend, stages = self.backend(request["backend"]), {}
         facts = {
             "task": task.id, "candidate": candidate.id, "backend": backend.name, "policy": policy, "precision": precision, "track": track, "stages_s": stages,
-            "environment": backend.environment(),
+            "environment": backend.environment() | {"threads": limits.threads},
         }  # fmt: skip
 
         def timed(stage: str, step, *args, **keywords):
@@ -76,7 +80,10 @@ class Bench:
             return Verdict(status=Status.TASK_INVALID, reason=str(invalid), **facts)
         except Failed as failed:
             return Verdict(status=failed.status, reason=failed.reason, rule=failed.rule, flags=failed.flags, log=failed.log, **facts)
-        figures = {name: getattr(found, name) for name in ("times_ms", "speedup", "device_ms", "flags", "own_kernel_share", "kernels", "speed_of_light", "log")}
+        figures = {
+            name: getattr(found, name)
+            for name in ("times_ms", "speedup", "device_ms", "flags", "own_kernel_share", "kernels", "speed_of_light", "log")
+        }
         return Verdict(status=Status.CORRECT, **figures, **facts)
 
     def measure(self, request: dict) -> backends.Measurement:
@@ -102,7 +109,7 @@ def serve(client: socket.socket) -> None:
             answer = {"error": str(error)}
         except ValueError as error:
             answer = {"user": str(error)}
-        except Exception as error:  # noqa: BLE001 - a fault of ours, told in full: the pool retries once and raises
+        except Exception as error:  # a fault of ours, told in full: the pool retries once and raises
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         slot.send_message(client, answer)

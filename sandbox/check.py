@@ -17,7 +17,22 @@ IMPORTS = {
     "__future__", "torch", "torch.nn", "torch.nn.functional", "torch.utils", "torch.utils.cpp_extension", "math", "typing", "cuda_extension", "functools",
     "itertools", "collections", "dataclasses", "triton", "triton.language", "cupy",
 }  # fmt: skip
-NAMES = {"eval", "exec", "compile", "__import__", "globals", "locals", "vars", "open", "input", "breakpoint", "setattr", "delattr", "__builtins__", "memoryview"}
+NAMES = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "globals",
+    "locals",
+    "vars",
+    "open",
+    "input",
+    "breakpoint",
+    "setattr",
+    "delattr",
+    "__builtins__",
+    "memoryview",
+}
 ALLOCATE = {
     "empty", "empty_like", "empty_strided", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "Size", "device", "no_grad", "inference_mode",
     "is_tensor", "is_floating_point", "get_num_threads", "finfo", "iinfo",
@@ -34,6 +49,8 @@ BUILTINS = {
     "len", "int", "float", "bool", "str", "tuple", "list", "dict", "set", "range", "enumerate", "zip", "min", "max", "isinstance", "getattr", "hasattr", "print",
     "super", "ValueError", "TypeError", "RuntimeError", "NotImplementedError", "AssertionError", "id", "type", "sorted", "reversed", "any", "all", "repr", "slice",
 }  # fmt: skip
+MAKES_TENSOR = {"empty", "empty_like", "empty_strided", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like"}
+MAKES_NUMBER = {"size", "stride", "numel", "dim", "data_ptr", "element_size", "item", "tolist", "is_contiguous", "nelement", "storage_offset"}
 ON_TENSORS = {"abs", "sum", "pow", "round", "divmod", "min", "max", "sorted", "any", "all"}
 """Builtins that become torch operators when handed a tensor."""
 CPP_TOKENS = {
@@ -123,7 +140,9 @@ def _kernel_names(tree: ast.AST) -> set[str]:
             names |= {a.asname for a in node.names if a.name == "cuda_extension" and a.asname}
         if isinstance(node, ast.ImportFrom) and node.module == "cuda_extension":
             names |= {a.asname or a.name for a in node.names}
-        if isinstance(node, ast.FunctionDef) and any("jit" in (_dotted(d.func if isinstance(d, ast.Call) else d) or "") for d in node.decorator_list):
+        if isinstance(node, ast.FunctionDef) and any(
+            "jit" in (_dotted(d.func if isinstance(d, ast.Call) else d) or "") for d in node.decorator_list
+        ):
             names.add(node.name)
     changed = True
     while changed:
@@ -175,16 +194,26 @@ class _Rules:
                     raise reject("import", f"{where}: import of {module}, wanted only {', '.join(sorted(IMPORTS))}")
             for alias in node.names:
                 full = alias.name if isinstance(node, ast.Import) else f"{node.module}.{alias.name}"
-                self.imported[alias.asname or alias.name.split(".")[0]] = full if alias.asname or isinstance(node, ast.ImportFrom) else alias.name.split(".")[0]
+                self.imported[alias.asname or alias.name.split(".")[0]] = (
+                    full if alias.asname or isinstance(node, ast.ImportFrom) else alias.name.split(".")[0]
+                )
         if isinstance(node, ast.Name) and node.id in NAMES:
             raise reject("introspection", f"{where}: {node.id} has no place in a candidate")
         if isinstance(node, ast.Attribute) and node.attr.startswith("__") and node.attr not in ("__init__", "__name__"):
             raise reject("introspection", f"{where}: attribute {node.attr}")
-        if isinstance(node, ast.Attribute) and ("hook" in node.attr or node.attr in ("_C", "ops", "_dynamo", "jit", "compile", "autograd", "classes", "library")):
+        if isinstance(node, ast.Attribute):
             dotted = _dotted(node) or node.attr
-            if "hook" in node.attr or dotted.startswith("torch."):
+            inside = node.attr in ("_C", "ops", "_dynamo", "jit", "compile", "autograd", "classes", "library") and dotted.startswith(
+                "torch."
+            )
+            if "hook" in node.attr or inside:
                 raise reject("torch_op", f"{where}: {dotted}")
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr") and not (len(node.args) > 1 and isinstance(node.args[1], ast.Constant)):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("getattr", "hasattr")
+            and not (len(node.args) > 1 and isinstance(node.args[1], ast.Constant))
+        ):
             raise reject("introspection", f"{where}: getattr with a computed name")
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -193,9 +222,15 @@ class _Rules:
                     raise reject("patch", f"{where}: assignment to {dotted}")
         if isinstance(node, ast.Try):
             for handler in node.handlers:
-                if any(isinstance(n, ast.Call) for n in ast.walk(handler) if not isinstance(n, ast.Raise)) and not any(isinstance(n, ast.Raise) for n in ast.walk(handler)):
+                if any(isinstance(n, ast.Call) for n in ast.walk(handler) if not isinstance(n, ast.Raise)) and not any(
+                    isinstance(n, ast.Raise) for n in ast.walk(handler)
+                ):
                     raise reject("fallback", f"{where}: a handler that goes on by another way")
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and ("#include" in node.value or "torch::" in node.value or "at::" in node.value):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and ("#include" in node.value or "torch::" in node.value or "at::" in node.value)
+        ):
             check_inline(where, node.value)
         if isinstance(node, ast.FunctionDef) and node.name.startswith("__") and node.name not in ("__init__", "__post_init__", "__repr__"):
             raise reject("introspection", f"{where}: method {node.name}")
@@ -214,9 +249,9 @@ class _Rules:
                     raise reject("torch_op", f"{where}: an arithmetic operator on a tensor is torch's work")
             if isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not) and self._tensorish(node.operand, tensors):
                 raise reject("torch_op", f"{where}: an operator on a tensor is torch's work")
-            if isinstance(node, ast.Compare) and not all(isinstance(o, ast.Is | ast.IsNot | ast.In | ast.NotIn) for o in node.ops):
-                if any(self._tensorish(side, tensors) for side in (node.left, *node.comparators)):
-                    raise reject("torch_op", f"{where}: a comparison of tensors is torch's work")
+            by_value = isinstance(node, ast.Compare) and not all(isinstance(o, ast.Is | ast.IsNot | ast.In | ast.NotIn) for o in node.ops)
+            if by_value and any(self._tensorish(side, tensors) for side in (node.left, *node.comparators)):
+                raise reject("torch_op", f"{where}: a comparison of tensors is torch's work")
             if isinstance(node, ast.Call):
                 self._call(node, tensors, where)
 
@@ -226,16 +261,16 @@ class _Rules:
         if isinstance(node, ast.Subscript | ast.Starred):
             return self._tensorish(node.value, tensors)
         if isinstance(node, ast.Attribute):
-            return node.attr in ("T", "mT", "data", "weight", "bias") or (node.attr in ("real", "H") and self._tensorish(node.value, tensors))
+            return node.attr in ("T", "mT", "data", "weight", "bias") or (
+                node.attr in ("real", "H") and self._tensorish(node.value, tensors)
+            )
         if isinstance(node, ast.IfExp):
             return self._tensorish(node.body, tensors) or self._tensorish(node.orelse, tensors)
-        if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Attribute):
-                dotted = self._full(node.func)
-                if dotted.startswith("torch."):
-                    return dotted.split(".")[1] in ("empty", "empty_like", "empty_strided", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like")
-                returns_number = {"size", "stride", "numel", "dim", "data_ptr", "element_size", "item", "tolist", "is_contiguous", "nelement", "storage_offset"}
-                return node.func.attr in METHODS - returns_number and self._tensorish(node.func.value, tensors)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            dotted = self._full(node.func)
+            if dotted.startswith("torch."):
+                return dotted.split(".")[1] in MAKES_TENSOR
+            return node.func.attr in METHODS - MAKES_NUMBER and self._tensorish(node.func.value, tensors)
         return False
 
     def _full(self, func: ast.AST) -> str:
@@ -251,7 +286,11 @@ class _Rules:
         if isinstance(func, ast.Name):
             if func.id in ON_TENSORS and any(self._tensorish(a, tensors) for a in node.args):
                 raise reject("torch_op", f"{where}: {func.id}() on a tensor is torch's work")
-            if func.id in BUILTINS or func.id in self.defined or self._full(func).startswith(("math.", "typing.", "functools.", "collections.", "dataclasses.", "itertools.")):
+            if (
+                func.id in BUILTINS
+                or func.id in self.defined
+                or self._full(func).startswith(("math.", "typing.", "functools.", "collections.", "dataclasses.", "itertools."))
+            ):
                 return
             raise reject("torch_op", f"{where}: a call of {self._full(func)}, which is neither an own kernel nor plain Python")
         if isinstance(func, ast.Attribute):
@@ -259,7 +298,7 @@ class _Rules:
             root = dotted.split(".")[0]
             if root == "torch":
                 rest = dotted.split(".")[1:]
-                if rest[0] in ALLOCATE and len(rest) == 1 or rest[0] == "cuda":
+                if (rest[0] in ALLOCATE and len(rest) == 1) or rest[0] == "cuda":
                     return
                 raise reject("torch_op", f"{where}: a call of {dotted}")
             if root in ("math", "functools", "itertools", "collections", "dataclasses", "typing", "triton"):
@@ -270,7 +309,7 @@ class _Rules:
                 if func.attr in self.defined or func.attr in ("register_buffer", "parameters", "named_parameters"):
                     return
                 raise reject("torch_op", f"{where}: a call of self.{func.attr}, which is neither a method nor an own kernel")
-            if func.attr in METHODS or isinstance(func.value, ast.Call) and _dotted(func.value.func) == "super":
+            if func.attr in METHODS or (isinstance(func.value, ast.Call) and _dotted(func.value.func) == "super"):
                 return
             raise reject("torch_op", f"{where}: a call of .{func.attr}(), which neither allocates, views nor copies")
         raise reject("torch_op", f"{where}: a call of something computed")

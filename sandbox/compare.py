@@ -13,7 +13,7 @@ NOISE_FACTOR = 10.0
 
 
 def name_of(dtype) -> str:
-    """"float32" for torch.float32."""
+    """ "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")
 
 

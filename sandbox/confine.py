@@ -10,8 +10,8 @@ import dataclasses
 import errno
 import os
 import pathlib
-import stat
 import resource
+import stat
 import struct
 import sys
 
@@ -58,7 +58,9 @@ def _check(result: int, what: str) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    _check(libc.mount(source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None), f"mount {target}")
+    _check(
+        libc.mount(source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None), f"mount {target}"
+    )
 
 
 def unshare(flags: int) -> None:
@@ -75,6 +77,8 @@ def enter_namespaces(uid: int) -> str:
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EINVAL, errno.ENOSYS):
                 raise
+            if not _may_trace():
+                raise PermissionError(errno.EPERM, "root without CAP_SYS_ADMIN and CAP_SYS_PTRACE: add them, or do not run as root") from error
             return "uid"
     outside, group = os.getuid(), os.getgid()
     try:
@@ -89,9 +93,27 @@ def enter_namespaces(uid: int) -> str:
     return "userns"
 
 
+def _may_trace() -> bool:
+    """CAP_SYS_PTRACE: without it root cannot hold a child of another uid."""
+    status = pathlib.Path("/proc/self/status").read_text()
+    return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> 19 & 1)
+
+
 def read_only_folders(extra: tuple[str, ...] = ()) -> list[str]:
     """Folders that an interpreter, torch and a compiler need, outermost first, none inside another."""
-    wanted = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", sys.prefix, sys.base_prefix, *extra]
+    wanted = [
+        "/usr",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/etc/alternatives",
+        "/etc/ld.so.cache",
+        sys.prefix,
+        sys.base_prefix,
+        *extra,
+    ]
     wanted += [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     kept: list[str] = []
     for path in sorted({os.path.normpath(p) for p in wanted if os.path.exists(p)}):
@@ -100,7 +122,7 @@ def read_only_folders(extra: tuple[str, ...] = ()) -> list[str]:
     return kept
 
 
-def new_root(confinement: Confinement, uid: int) -> None:
+def new_root(confinement: Confinement, uid: int, level: str) -> None:
     """A root of tmpfs with read-only binds: the judge's files, the repository and every home folder are not there at all.
 
     An interpreter inside a home folder of mode 0700 is reachable, since only its own folder is bound under a fresh, open path.
@@ -132,6 +154,9 @@ def new_root(confinement: Confinement, uid: int) -> None:
             keep_devices = 0 if inside.startswith("/dev/") else MS_NODEV
             mount("none", target, flags=MS_BIND | MS_REMOUNT | MS_NOSUID | keep_devices | flags)
         os.close(fd)
+    if os.geteuid() != 0 or level == "userns":
+        # Without root the kernel lets nobody mount a fresh /proc who cannot see one: the child's own comes on top of this.
+        mount("/proc", f"{root}/proc", flags=MS_BIND | MS_REC)
     pathlib.Path(f"{root}/etc/passwd").write_text(f"candidate:x:{uid}:{uid}::{WORK}:/bin/sh\n")
     os.mkdir(root + WORK, 0o700)
     os.chown(root + WORK, uid, uid)
@@ -148,7 +173,11 @@ def cover_secrets(confinement: Confinement, uid: int) -> None:
     """Instead of a new root: everything read-only, empty folders over /root, /home, /tmp, the repository's generated things."""
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
     repository = pathlib.Path(__file__).resolve().parent.parent
-    covered = [p for p in ("/root", "/home", "/var/tmp", *(str(repository / n) for n in ("artifacts", "work", ".git", "tests"))) if os.path.isdir(p)]
+    covered = [
+        p
+        for p in ("/root", "/home", "/var/tmp", *(str(repository / n) for n in ("artifacts", "work", ".git", "tests")))
+        if os.path.isdir(p)
+    ]
     kept = [sys.prefix, sys.base_prefix, *(p for p in sys.path if p)]
     for path in covered:
         if not any(k == path or k.startswith(path + "/") for k in kept):
@@ -168,7 +197,7 @@ def mapped_bytes() -> int:
     return int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def set_limits(confinement: Confinement, mapped: int) -> None:
+def set_limits(confinement: Confinement, mapped: int, level: str) -> None:
     bounds = {
         resource.RLIMIT_AS: mapped + confinement.memory_bytes,
         resource.RLIMIT_CPU: confinement.cpu_s,
@@ -179,6 +208,8 @@ def set_limits(confinement: Confinement, mapped: int) -> None:
         resource.RLIMIT_MEMLOCK: 8 << 20,
         resource.RLIMIT_MSGQUEUE: 0,
     }
+    if level == "process":
+        del bounds[resource.RLIMIT_NPROC]  # counts everything the user runs, not only the child
     for what, value in bounds.items():
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -220,7 +251,14 @@ def seccomp_filter(may_exec: bool) -> bytes:
     namespaces are refused, and without `may_exec` every clone that is not a thread. Sockets: AF_UNIX only."""
     load, equal, bits, give = 0x20, 0x15, 0x45, 0x06
     deny, nosys, allow, kill = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS, 0x7FFF0000, 0x80000000
-    program = [(load, 0, 0, 4), (equal, 1, 0, 0xC000003E), (give, 0, 0, kill), (load, 0, 0, 0), (bits, 0, 1, 0x40000000), (give, 0, 0, kill)]
+    program = [
+        (load, 0, 0, 4),
+        (equal, 1, 0, 0xC000003E),
+        (give, 0, 0, kill),
+        (load, 0, 0, 0),
+        (bits, 0, 1, 0x40000000),
+        (give, 0, 0, kill),
+    ]
     for number in [*DENIED.values(), *([] if may_exec else STARTS.values())]:
         program += [(equal, 0, 1, number), (give, 0, 0, deny)]
     program += [(equal, 0, 1, 435), (give, 0, 0, nosys)]

@@ -89,7 +89,9 @@ class Cpp:
             self.empty_ms, self.filtered = round_trip(confinement)
 
     def _confinement(self, limits: Limits, **changes) -> Confinement:
-        return Confinement(index=self.index, memory_bytes=limits.memory_bytes, processes=limits.processes, cpu_s=int(limits.total_s) + 10, **changes)
+        return Confinement(
+            index=self.index, memory_bytes=limits.memory_bytes, processes=limits.processes, cpu_s=int(limits.total_s) + 10, **changes
+        )
 
     def prepare(self, task: Task, *, limits: Limits, precision: str, track: str) -> Prepared:
         self._clock()
@@ -111,7 +113,9 @@ class Cpp:
             raise TaskInvalid(f"the reference fails in its server: {failed.reason}") from failed
         prepared = Prepared(reference=reference, limits=limits, eager=eager, controls=controls)
         known = task.baselines
-        if known and all(known.environment.get(k) == v for k, v in (("cpu", cpu_model()), ("torch", self._torch()), ("threads", limits.threads))):
+        if known and all(
+            known.environment.get(k) == v for k, v in (("cpu", cpu_model()), ("torch", self._torch()), ("threads", limits.threads))
+        ):
             ratio = known.environment.get("compile_over_eager")
             if ratio is None and known.compile_ms:
                 ratio = [known.compile_ms / known.eager_ms * f for f in (0.97, 1.0, 1.03)]
@@ -131,11 +135,21 @@ class Cpp:
     def _reference_server(self, reference: Reference, limits: Limits, *, role: str) -> Server:
         """A server that runs the task's own Model through the same protocol."""
         compiled = role == "compile"
-        payload = {"files": {"task.py": reference.task.source}, "module": "task", "class": "Model", "threads": limits.threads, "compile": "/tmp/inductor" if compiled else None}
+        payload = {
+            "files": {"task.py": reference.task.source},
+            "module": "task",
+            "class": "Model",
+            "threads": limits.threads,
+            "compile": "/tmp/inductor" if compiled else None,
+        }
         confinement = self._confinement(limits, may_exec=compiled)
         if compiled:
-            confinement = dataclasses.replace(confinement, file_bytes=1 << 30, processes=256, writable=((str(self._inductor_folder()), "/tmp/inductor"),))
-        server = Server(reference, role=role, payload=payload, confinement=confinement, zygote=self._compile_zygote(limits) if compiled else None)
+            confinement = dataclasses.replace(
+                confinement, file_bytes=1 << 30, processes=256, writable=((str(self._inductor_folder()), "/tmp/inductor"),)
+            )
+        server = Server(
+            reference, role=role, payload=payload, confinement=confinement, zygote=self._compile_zygote(limits) if compiled else None
+        )
         try:
             server.start(limits.total_s)
         except Failed as failed:
@@ -181,7 +195,10 @@ class Cpp:
         server = Server(reference, role="candidate", payload=payload, confinement=confinement, library=library)
         log = ""
         try:
-            server.start(limits.build_s if inside else min(limits.call_s + 20, limits.total_s), late=Status.COMPILE_TIMEOUT if inside else Status.TIMEOUT)
+            server.start(
+                limits.build_s if inside else min(limits.call_s + 20, limits.total_s),
+                late=Status.COMPILE_TIMEOUT if inside else Status.TIMEOUT,
+            )
             times = self._question(server, prepared)
         except Failed as failed:
             log = server.close()
@@ -263,7 +280,9 @@ class Cpp:
             self._ask(server, prepared, own, "own", end)
         raise Failed(Status.INCORRECT, f"{problem} (inputs: {kind})", rule="stress")
 
-    def _found(self, prepared: Prepared, flags: tuple[str, ...], times: list[float], blocks: list[list[float]], kernels: tuple[str, ...], log: str) -> Found:
+    def _found(
+        self, prepared: Prepared, flags: tuple[str, ...], times: list[float], blocks: list[list[float]], kernels: tuple[str, ...], log: str
+    ) -> Found:
         import statistics
 
         if prepared.compile_over_eager is None:
@@ -308,7 +327,11 @@ class Cpp:
         self._measure_compile(prepared)
         eager = statistics.median(self._eager_block(prepared))
         reference = prepared.reference
-        environment = self.environment() | {"compile_over_eager": list(prepared.compile_over_eager), "flags": list(prepared.flags)}
+        environment = self.environment() | {
+            "threads": prepared.limits.threads,
+            "compile_over_eager": list(prepared.compile_over_eager),
+            "flags": list(prepared.flags),
+        }
         return Measurement(
             eager_ms=eager, compile_ms=eager * prepared.compile_over_eager[1], environment=environment, controls=prepared.controls,
             output_bytes=reference.output_bytes, input_bytes=reference.input_bytes,

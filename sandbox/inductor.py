@@ -9,11 +9,11 @@ from sandbox.build import cache_folder
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder("inductor") / "zygote")
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
-import torch  # noqa: E402
-import torch._dynamo  # noqa: E402
-import torch._inductor.compile_fx  # noqa: E402
-import torch._inductor.config as config  # noqa: E402
-from torch._inductor import cpu_vec_isa  # noqa: E402
+import torch
+import torch._dynamo
+import torch._inductor.compile_fx
+import torch._inductor.config as config
+from torch._inductor import cpu_vec_isa
 
 config.compile_threads = 1
 # Precompiling inductor's headers takes a minute, asking the compiler for each instruction set half a minute: /proc/cpuinfo tells.

@@ -19,19 +19,42 @@ __all__ = ["Limits", "Measurement", "candidate_from_path", "judge", "judge_group
 MAX_FILE = 4 << 20
 
 
-def judge(task: Task, candidate: Candidate, *, backend: str = "cpp", policy: str = "libraries_allowed", precision: str | None = None, track: str = "default", limits: Limits = Limits()) -> Verdict:
+def judge(
+    task: Task,
+    candidate: Candidate,
+    *,
+    backend: str = "cpp",
+    policy: str = "libraries_allowed",
+    precision: str | None = None,
+    track: str = "default",
+    limits: Limits = Limits(),
+) -> Verdict:
     """Judge one candidate on this machine. Candidate code never runs in the calling process. Raises SandboxError."""
     return judge_group(task, [candidate], backend=backend, policy=policy, precision=precision, track=track, limits=limits)[0]
 
 
-def judge_group(task: Task, candidates: list[Candidate], *, backend: str = "cpp", policy: str = "libraries_allowed", precision: str | None = None, track: str = "default", limits: Limits = Limits()) -> list[Verdict]:
+def judge_group(
+    task: Task,
+    candidates: list[Candidate],
+    *,
+    backend: str = "cpp",
+    policy: str = "libraries_allowed",
+    precision: str | None = None,
+    track: str = "default",
+    limits: Limits = Limits(),
+) -> list[Verdict]:
     """Judge candidates of one task, one after another; reference, oracle, questions and baselines are shared. Raises SandboxError."""
     from sandbox import pool
 
-    for value, allowed, name in ((backend, BACKENDS, "backend"), (policy, POLICIES, "policy"), (precision, (None, *PRECISIONS), "precision"), (track, TRACKS, "track")):
+    for value, allowed, name in (
+        (backend, BACKENDS, "backend"),
+        (policy, POLICIES, "policy"),
+        (precision, (None, *PRECISIONS), "precision"),
+        (track, TRACKS, "track"),
+    ):
         if value not in allowed:
             raise ValueError(f"{name}: got {value!r}, wanted {' or '.join(str(a) for a in allowed)}")
-    slot = pool.local_slot(backend)
+    slot = pool.local_slot(backend, limits)
     return [slot.call("judge", task, limits, candidate=c.to_dict(), policy=policy, precision=precision, track=track) for c in candidates]
 
 
@@ -39,7 +62,7 @@ def measure(task: Task, *, backend: str = "cpp", limits: Limits = Limits()) -> M
     """Preflight controls and reference times of a task, no candidate alive. Raises SandboxError."""
     from sandbox import pool
 
-    return pool.local_slot(backend).call("measure", task, limits, precision=None, track="default")
+    return pool.local_slot(backend, limits).call("measure", task, limits, precision=None, track="default")
 
 
 def task_from_path(path: str | pathlib.Path) -> Task:
@@ -61,8 +84,16 @@ def candidate_from_path(path: str | pathlib.Path) -> Candidate:
     """A file (a workspace with only model_new.py) or a folder. The format follows from what is there. Raises ValueError."""
     path = pathlib.Path(path)
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.is_file() and not p.is_symlink() and not any(part.startswith((".", "__pycache__")) for part in p.relative_to(path).parts))
-        files = {str(p.relative_to(path)): _read(p) for p in found if p.suffix in (".py", ".cpp", ".cc", ".cxx", ".cu", ".h", ".hpp", ".cuh", ".inl", ".json")}
+        found = sorted(
+            p
+            for p in path.rglob("*")
+            if p.is_file() and not p.is_symlink() and not any(part.startswith((".", "__pycache__")) for part in p.relative_to(path).parts)
+        )
+        files = {
+            str(p.relative_to(path)): _read(p)
+            for p in found
+            if p.suffix in (".py", ".cpp", ".cc", ".cxx", ".cu", ".h", ".hpp", ".cuh", ".inl", ".json")
+        }
         if not files:
             raise ValueError(f"{path}: got no source file, wanted model_new.py, plan.json or kernels/")
     else:

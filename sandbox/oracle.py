@@ -39,7 +39,9 @@ class TensorSpec:
     @classmethod
     def of(cls, tensor) -> TensorSpec:
         span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-        return cls(shape=tuple(tensor.shape), stride=tuple(tensor.stride()), dtype=tensor.dtype, span=span, nbytes=span * tensor.element_size())
+        return cls(
+            shape=tuple(tensor.shape), stride=tuple(tensor.stride()), dtype=tensor.dtype, span=span, nbytes=span * tensor.element_size()
+        )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -110,7 +112,9 @@ class Reference:
             kept = [v.clone() if isinstance(v, torch.Tensor) else v for v in first]
             self.mutates = False
             outputs, self.structure = self._forward(self.model, first)
-            self.mutates = any(not torch.equal(a, b) for a, b in zip(first, kept, strict=True) if isinstance(a, torch.Tensor) and not bool(b.isnan().any()))
+            self.mutates = any(
+                not torch.equal(a, b) for a, b in zip(first, kept, strict=True) if isinstance(a, torch.Tensor) and not bool(b.isnan().any())
+            )
             first = kept
         self.inputs = [TensorSpec.of(v) if isinstance(v, torch.Tensor) else v for v in first]
         self.outputs = [TensorSpec.of(v) for v in outputs]
@@ -118,7 +122,9 @@ class Reference:
         self.output_bytes = sum(s.nbytes for s in self.outputs)
         limits = limits or Limits()
         if 4 * (self.input_bytes + self.output_bytes) > limits.memory_bytes:
-            raise TaskInvalid(f"does not fit: {self.input_bytes + self.output_bytes} bytes of inputs and outputs, a quarter of {limits.memory_bytes} allowed")
+            raise TaskInvalid(
+                f"does not fit: {self.input_bytes + self.output_bytes} bytes of inputs and outputs, a quarter of {limits.memory_bytes} allowed"
+            )
         if not self.output_bytes:
             raise TaskInvalid("the reference returns nothing")
         self.relative: dict[str, list[float]] = {}
@@ -195,7 +201,9 @@ class Reference:
                 floors.append([compare.noise(a, b) if a.is_floating_point() else 0.0 for a, b in zip(low, exact, strict=True)])
             if floors is None:
                 continue
-            relative = [compare.relative_tolerance(spec.dtype, max(f)) for spec, f in zip(self.outputs, zip(*floors, strict=True), strict=True)]
+            relative = [
+                compare.relative_tolerance(spec.dtype, max(f)) for spec, f in zip(self.outputs, zip(*floors, strict=True), strict=True)
+            ]
             if None not in relative:
                 self.relative[kind] = relative
             elif kind == "own":
@@ -208,7 +216,7 @@ class Reference:
 
         try:
             return copy.deepcopy(self.model).to(torch.float64)
-        except Exception:  # noqa: BLE001 - a module that cannot be copied has no oracle; the lowest tolerance stands
+        except Exception:  # a module that cannot be copied has no oracle; the lowest tolerance stands
             return None
 
     def _exact(self, high, inputs: list) -> list:
@@ -218,7 +226,7 @@ class Reference:
         try:
             outputs, _ = self._forward(high, widened)
             return outputs
-        except Exception:  # noqa: BLE001 - code that pins fp32 inside runs only there
+        except Exception:  # code that pins fp32 inside runs only there
             outputs, _ = self._forward(self.model, inputs)
             return outputs
 
@@ -249,7 +257,12 @@ class Reference:
 
         changed = []
         for value in inputs:
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() >= 64 and TensorSpec.of(value).span == value.numel():
+            if (
+                isinstance(value, torch.Tensor)
+                and value.is_floating_point()
+                and value.numel() >= 64
+                and TensorSpec.of(value).span == value.numel()
+            ):
                 value = value.clone()
                 spread = float(value.reshape(-1)[:4096].float().std())
                 for _ in range(NEEDLES):
@@ -261,7 +274,13 @@ class Reference:
 
     def _case(self, kind: str, inputs: list, outputs: list, relative: list[float], needles: bool = False) -> Case:
         outputs = [v.contiguous().clone() for v in outputs]
-        return Case(kind=kind, inputs=inputs, expected=outputs, tolerance=[compare.tolerance(v, r) for v, r in zip(outputs, relative, strict=True)], needles=needles)
+        return Case(
+            kind=kind,
+            inputs=inputs,
+            expected=outputs,
+            tolerance=[compare.tolerance(v, r) for v, r in zip(outputs, relative, strict=True)],
+            needles=needles,
+        )
 
     def draw(self, kind: str = "own") -> Case:
         """A question nobody has seen: inputs from entropy, needles in, expected outputs at the reference's precision."""
@@ -291,11 +310,23 @@ class Reference:
         import torch
 
         questions = [self.draw(kind) for kind in self.kinds for _ in range(2)]
-        other = [self.draw("own").expected for _ in range(1)][0]
+        other = self.draw("own").expected
         answers = {"zeros": [[torch.zeros_like(v) for v in q.expected] for q in questions]}
-        answers["constant"] = [[torch.full_like(v, float(v.double().nan_to_num().mean())) if v.is_floating_point() else torch.full_like(v, v.flatten()[0].item()) for v in other] for _ in questions]
+        answers["constant"] = [
+            [
+                torch.full_like(v, float(v.double().nan_to_num().mean()))
+                if v.is_floating_point()
+                else torch.full_like(v, v.flatten()[0].item())
+                for v in other
+            ]
+            for _ in questions
+        ]
         seen = {name: any(compare.difference(got, q) for got, q in zip(gots, questions, strict=True)) for name, gots in answers.items()}
-        fitting = [i for i, s in enumerate(self.inputs) if isinstance(s, TensorSpec) and s.shape == self.outputs[0].shape and s.dtype == self.outputs[0].dtype]
+        fitting = [
+            i
+            for i, s in enumerate(self.inputs)
+            if isinstance(s, TensorSpec) and s.shape == self.outputs[0].shape and s.dtype == self.outputs[0].dtype
+        ]
         copies = [any(compare.difference([q.inputs[i], *q.expected[1:]], q) for q in questions) for i in fitting]
         return seen | {"copy": all(copies), "repeatable": True}
 

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import typing
 
@@ -19,12 +20,16 @@ from sandbox.backends import Limits, Measurement
 LONGEST_S = 900.0
 """A judge process that does not answer for so long beyond its limits is ours to restart."""
 
+_held: set[tuple[str, str]] = set()
+"""Slots of this very process: waiting for one of them would wait forever."""
+
 
 class Lease:
     """An exclusive hold on one slot name of this host (flock: it ends with the process, however that ends)."""
 
-    def __init__(self, name: str, index: int, fd: int):
-        self.name, self.index, self.fd = name, index, fd
+    def __init__(self, backend: str, name: str, index: int, fd: int):
+        self.backend, self.name, self.index, self.fd = backend, name, index, fd
+        _held.add((backend, name))
 
     @classmethod
     def take(cls, backend: str, names: list[str], *, wait: bool) -> Lease | None:
@@ -35,17 +40,21 @@ class Lease:
             fd = os.open(folder / f"{backend}-{name}", os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return cls(name, base + index, fd)
+                return cls(backend, name, base + index, fd)
             except BlockingIOError:
                 os.close(fd)
         if not wait:
             return None
-        index, name = order[os.getpid() % len(order)]
+        if all((backend, name) in _held for name in names):
+            raise SandboxError(f"this process itself holds every slot of backend {backend}")
+        index, name = next(o for o in order[os.getpid() % len(order) :] + order if (backend, o[1]) not in _held)
+        print(f"sandbox: all slots are taken, waiting for {name}", file=sys.stderr, flush=True)
         fd = os.open(folder / f"{backend}-{name}", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        return cls(name, base + index, fd)
+        return cls(backend, name, base + index, fd)
 
     def release(self) -> None:
+        _held.discard((self.backend, self.name))
         os.close(self.fd)
 
 
@@ -148,8 +157,24 @@ class Pool:
     `slots`: how many to take (default: all of the machine that are free, at least one).
     """
 
-    def __init__(self, *, backend: str = "cpp", policy: str = "libraries_allowed", precision: str | None = None, track: str = "default", limits: Limits | None = None, slots: int | None = None):
-        self.backend, self.policy, self.precision, self.track, self.limits, self.wanted = backend, policy, precision, track, limits or Limits(), slots
+    def __init__(
+        self,
+        *,
+        backend: str = "cpp",
+        policy: str = "libraries_allowed",
+        precision: str | None = None,
+        track: str = "default",
+        limits: Limits | None = None,
+        slots: int | None = None,
+    ):
+        self.backend, self.policy, self.precision, self.track, self.limits, self.wanted = (
+            backend,
+            policy,
+            precision,
+            track,
+            limits or Limits(),
+            slots,
+        )
         self.slots: list[Slot] = []
         self.counts = {"judged": 0, "cached": 0, "shared": 0, "sandbox_errors": 0}
 
@@ -241,19 +266,29 @@ async def _unabandoned(work):
         raise
 
 
-_local: dict[str, Slot] = {}
+_local: dict[tuple[str, bool], Slot] = {}
 _lock = threading.Lock()
 
 
-def local_slot(backend: str) -> Slot:
+def local_slot(backend: str, limits: Limits) -> Slot:
     """This process's own slot, started on first use and ended with it."""
     import atexit
 
+    key = backend, limits.threads == 1
     with _lock:
-        if backend not in _local:
+        if key not in _local:
             names = backends.slots(backend)
             if not names:
                 raise SandboxError(f"no slot for backend {backend} on this machine")
-            _local[backend] = Slot(backend, Lease.take(backend, names, wait=True))
-            atexit.register(_local[backend].stop)
-        return _local[backend]
+            _local[key] = Slot(backend, Lease.take(backend, names, wait=True), pinned=key[1])
+            atexit.register(_local[key].stop)
+        return _local[key]
+
+
+def let_go() -> None:
+    """End this process's own slots now rather than with the process."""
+    with _lock:
+        for slot_ in _local.values():
+            slot_.stop()
+            slot_.lease.release()
+        _local.clear()

@@ -36,7 +36,15 @@ def shared_memory(reference: Reference) -> tuple[int, mmap.mmap, list[list]]:
         items = []
         for spec in reference.inputs:
             if isinstance(spec, TensorSpec):
-                items.append({"dtype": compare.name_of(spec.dtype), "shape": spec.shape, "stride": spec.stride, "elements": spec.span, "offset": place})
+                items.append(
+                    {
+                        "dtype": compare.name_of(spec.dtype),
+                        "shape": spec.shape,
+                        "stride": spec.stride,
+                        "elements": spec.span,
+                        "offset": place,
+                    }
+                )
                 place += _aligned(spec.nbytes)
             else:
                 items.append([spec])
@@ -52,7 +60,9 @@ def shared_memory(reference: Reference) -> tuple[int, mmap.mmap, list[list]]:
 class Server:
     """One process that answers calls. `role` is "candidate", "eager" or "compile"."""
 
-    def __init__(self, reference: Reference, *, role: str, payload: dict, confinement: Confinement, library: bytes | None = None, zygote=None):
+    def __init__(
+        self, reference: Reference, *, role: str, payload: dict, confinement: Confinement, library: bytes | None = None, zygote=None
+    ):
         import torch
 
         self.reference, self.role = reference, role
@@ -136,7 +146,11 @@ class Server:
             dims = dims if 0 <= dims <= worker.MAX_DIMS else 0
             shape, stride = tuple(rest[:dims]), tuple(rest[worker.MAX_DIMS : worker.MAX_DIMS + dims])
             if (dtype, shape) != (compare.name_of(spec.dtype), spec.shape):
-                raise Failed(Status.INCORRECT, f"output {number}: got {dtype} {shape}, wanted {compare.name_of(spec.dtype)} {spec.shape}", rule="contract")
+                raise Failed(
+                    Status.INCORRECT,
+                    f"output {number}: got {dtype} {shape}, wanted {compare.name_of(spec.dtype)} {spec.shape}",
+                    rule="contract",
+                )
             if not buffer.numel():
                 continue
             if _same_layout(shape, stride, buffer.stride()):
@@ -145,7 +159,9 @@ class Server:
                 target = buffer.as_strided(spec.shape, spec.stride)
                 self.buffers[number] = target
             else:
-                raise Failed(Status.INCORRECT, f"output {number}: got strides {stride}, wanted a contiguous tensor or {spec.stride}", rule="contract")
+                raise Failed(
+                    Status.INCORRECT, f"output {number}: got strides {stride}, wanted a contiguous tensor or {spec.stride}", rule="contract"
+                )
             if not self.watch.read(pointer, (buffer.data_ptr(), buffer.numel() * buffer.element_size())):
                 raise Failed(Status.INCORRECT, f"output {number}: its memory is not there", rule="contract")
         return self.buffers

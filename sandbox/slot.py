@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import ctypes
 import importlib
 import os
 import pickle
@@ -114,7 +113,9 @@ def use_zygote(sock: socket.socket) -> None:
     _zygote = sock
 
 
-def spawn(role: str, payload: dict, *, fds: tuple[int, ...] = (), confinement: Confinement | None, zygote: socket.socket | None = None) -> Child:
+def spawn(
+    role: str, payload: dict, *, fds: tuple[int, ...] = (), confinement: Confinement | None, zygote: socket.socket | None = None
+) -> Child:
     """Run `module:function(channel, payload, fds)` in a fresh confined child forked from the zygote.
 
     Without a confinement the child is trusted: a process of its own and nothing else. `payload` is pickled by us for the child; nothing pickled ever comes back. Raises SandboxError when no child comes up.
@@ -158,7 +159,7 @@ def keeper(control: socket.socket) -> None:
             confine.cover_secrets(confinement, uid)
             os.chdir(confine.WORK)
         elif level in ("root", "userns"):
-            confine.new_root(confinement, uid)
+            confine.new_root(confinement, uid, level)
             os.chdir(confine.WORK)
         else:
             scratch = tempfile.mkdtemp(prefix="cuda-agent-w-")
@@ -172,7 +173,7 @@ def keeper(control: socket.socket) -> None:
         for fd in (log_write, *fds):
             os.close(fd)
         send_message(control, {"pid": pid, "level": level})
-    except Exception as error:  # noqa: BLE001 - whatever keeps a child from coming up is ours, and is told to the judge
+    except Exception as error:  # whatever keeps a child from coming up is ours, and is told to the judge
         send_message(control, {"error": f"{type(error).__name__}: {error}"})
         os._exit(1)
     _watch(control, pid, log_read, confinement, scratch)
@@ -246,8 +247,10 @@ def _child(message: dict, fds: list[int], level: str, uid: int, log_write: int, 
         home = os.getcwd()
         if confinement:
             os.environ.clear()
-            os.environ.update(PATH=f"{sys.prefix}/bin:/usr/bin:/bin", HOME=home, TMPDIR=home, LANG="C.UTF-8", OMP_NUM_THREADS="1", MAX_JOBS="1")
-            confine.set_limits(confinement, mapped)
+            os.environ.update(
+                PATH=f"{sys.prefix}/bin:/usr/bin:/bin", HOME=home, TMPDIR=home, LANG="C.UTF-8", OMP_NUM_THREADS="1", MAX_JOBS="1"
+            )
+            confine.set_limits(confinement, mapped, level)
             confine.drop_privileges(uid, "root" if level == "kept_root" else level)
             if confinement.seccomp:
                 confine.install_seccomp(confinement.may_exec)
@@ -260,7 +263,7 @@ def _child(message: dict, fds: list[int], level: str, uid: int, log_write: int, 
         run(channel, payload, fds[1:])
     except SystemExit as leave:
         os._exit(leave.code if isinstance(leave.code, int) else 1)
-    except BaseException:  # noqa: BLE001 - the traceback is the child's log; nothing may unwind into the zygote's frames
+    except BaseException:  # the traceback is the child's log; nothing may unwind into the zygote's frames
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
@@ -272,17 +275,30 @@ def start_zygote(slot: str, index: int, cpus: set[int] | None, imports: tuple[st
 
     ours, theirs = socket.socketpair()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "TMPDIR", "XDG_CACHE_HOME", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH") if key in os.environ}
-    environment |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        key: os.environ[key]
+        for key in ("PATH", "HOME", "LANG", "TMPDIR", "XDG_CACHE_HOME", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH")
+        if key in os.environ
+    }
+    environment |= {
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "PYTHONPATH": root,
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     environment |= {"SANDBOX_SLOT": slot, "SANDBOX_INDEX": str(index), "SANDBOX_CPUS": ",".join(map(str, sorted(cpus or ())))}
     command = [sys.executable, "-m", "sandbox.slot", str(theirs.fileno()), ",".join(imports)]
-    process = subprocess.Popen(command, env=environment, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, cwd="/", start_new_session=True)
+    process = subprocess.Popen(
+        command, env=environment, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, cwd="/", start_new_session=True
+    )
     theirs.close()
     return process, ours
 
 
 def main() -> None:
-    die_with_parent()
+    # No parent-death signal here: it would follow the thread of the pool that started us. The orders' end is ours too.
     orders = socket.socket(fileno=int(sys.argv[1]))
     cpus = {int(c) for c in os.environ["SANDBOX_CPUS"].split(",") if c}
     if cpus:
@@ -291,7 +307,7 @@ def main() -> None:
 
     import torch
 
-    import sandbox.worker  # noqa: F401 - children find it loaded: the repository is not part of their file system
+    import sandbox.worker  # children find it loaded: the repository is not part of their file system
 
     torch.set_num_threads(1)
     for name in filter(None, sys.argv[2].split(",")):
@@ -328,7 +344,7 @@ def _fork(body, fds: list[int], keep: set[int] = frozenset()) -> None:
         try:
             close_all_but({*fds, *keep})
             body(socket.socket(fileno=fds[0]))
-        except BaseException:  # noqa: BLE001 - printed, and the other side sees the socket close
+        except BaseException:  # printed, and the other side sees the socket close
             traceback.print_exc()
         os._exit(1)
     for fd in fds:

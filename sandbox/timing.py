@@ -20,7 +20,17 @@ ALL_CHILDREN = 0x40000000
 # New threads are traced from birth, forks and execs are reported, all are killed with the judge.
 TRACE_THREADS, TRACE_PROCESSES = 1 | 8 | (1 << 20), 2 | 4 | 16
 EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_STOP = 1, 2, 3, 4, 128
-FATAL = set(range(1, 32)) - {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGTRAP}
+FATAL = set(range(1, 32)) - {
+    signal.SIGCHLD,
+    signal.SIGCONT,
+    signal.SIGURG,
+    signal.SIGWINCH,
+    signal.SIGSTOP,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGTRAP,
+}
 """Signals that end a process which neither handles nor ignores them."""
 RESOLUTION = 20.0
 """A ratio is credited only where both times exceed this many empty round trips."""
@@ -70,10 +80,10 @@ class Stopwatch:
         self.pending: dict[int, int] = {}
         self.queued = 0
         """Nanoseconds of the last run that server and judge together stood ready on a busy core: the kernel's own account."""
-        self.accounts = [open(f"/proc/{p}/schedstat", "rb", buffering=0) for p in (pid, "self") if os.path.exists(f"/proc/{p}/schedstat")]
+        self.accounts = [os.open(f"/proc/{p}/schedstat", os.O_RDONLY) for p in (pid, "self") if os.path.exists(f"/proc/{p}/schedstat")]
 
     def _queued(self) -> int:
-        return sum(int(os.pread(f.fileno(), 64, 0).split()[1]) for f in self.accounts)
+        return sum(int(os.pread(f, 64, 0).split()[1]) for f in self.accounts)
 
     def _list(self) -> set[int]:
         try:
@@ -198,7 +208,9 @@ class Stopwatch:
         done = 0
         while done < size:
             local, remote = (ctypes.c_size_t * 2)(where + done, size - done), (ctypes.c_size_t * 2)(address + done, size - done)
-            count = libc.process_vm_readv(self.pid, ctypes.byref(local), ctypes.c_ulong(1), ctypes.byref(remote), ctypes.c_ulong(1), ctypes.c_ulong(0))
+            count = libc.process_vm_readv(
+                self.pid, ctypes.byref(local), ctypes.c_ulong(1), ctypes.byref(remote), ctypes.c_ulong(1), ctypes.c_ulong(0)
+            )
             if count <= 0:
                 return False
             done += count
@@ -206,6 +218,8 @@ class Stopwatch:
 
     def reap(self, seconds: float = 10.0) -> None:
         """After the kill: a tracer takes the ends of all it traced, else the keeper never sees the process go."""
+        while self.accounts:
+            os.close(self.accounts.pop())
         end = time.monotonic() + seconds
         while os.path.exists(f"/proc/{self.pid}") and not self.gone and time.monotonic() < end:
             try:

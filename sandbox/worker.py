@@ -48,7 +48,17 @@ FLOATS = {"float": ctypes.c_float, "double": ctypes.c_double}
 
 def preload() -> None:
     """Modules that a ModelNew may import lazily: loaded in the zygote, where the whole file system can still be read."""
-    for name in ("torch.nn.functional", "torch.utils.cpp_extension", "typing", "dataclasses", "functools", "itertools", "collections", "math", "numpy"):
+    for name in (
+        "torch.nn.functional",
+        "torch.utils.cpp_extension",
+        "typing",
+        "dataclasses",
+        "functools",
+        "itertools",
+        "collections",
+        "math",
+        "numpy",
+    ):
         importlib.import_module(name)
 
 
@@ -174,7 +184,7 @@ def serve(channel: socket.socket, payload: dict, fds: list[int]) -> None:
     except KeyError as error:
         say(channel, error="state" if "parameters:" in str(error) else "raised", text=str(error.args[0]) if error.args else "KeyError")
         os._exit(1)
-    except BaseException as error:  # noqa: BLE001 - every failure of a candidate's construction is told to the judge in words
+    except BaseException as error:  # every failure of a candidate's construction is told to the judge in words
         traceback.print_exc()
         say(channel, error=kind_of(error), text=f"{type(error).__name__}: {error}")
         os._exit(1)
@@ -213,9 +223,11 @@ def loop(channel, memory: mmap.mmap, model, slots: list[list], structure: str) -
             for number, answer in enumerate(answers):
                 shape, stride = tuple(answer.shape), answer.stride()
                 pad = (0,) * (MAX_DIMS - len(shape))
-                OUTPUT.pack_into(memory, 64 + number * OUTPUT.size, answer.data_ptr(), codes[answer.dtype], len(shape), 0, *shape, *pad, *stride, *pad)
+                OUTPUT.pack_into(
+                    memory, 64 + number * OUTPUT.size, answer.data_ptr(), codes[answer.dtype], len(shape), 0, *shape, *pad, *stride, *pad
+                )
             struct.pack_into("<q", memory, 0, ANSWERED)
-        except Exception as error:  # noqa: BLE001 - a call that raises is told to the judge in words
+        except Exception as error:  # a call that raises is told to the judge in words
             traceback.print_exc()
             say(channel, error=kind_of(error), text=f"{type(error).__name__}: {error}")
             struct.pack_into("<q", memory, 0, RAISED)
