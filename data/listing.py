@@ -57,9 +57,20 @@ def graph_lines(graph: Graph) -> str:
 
     The last dimension of the largest input is written `n`, the dimensions before it `m`: a kernel gets them at run time.
     """
+    lines, names = _named(graph)
+    return "\n".join([*lines.values(), "return " + ", ".join(names[i] for i in graph.outputs)]) + "\n"
+
+
+def operator_lines(graph: Graph) -> dict[int, str]:
+    """The lines of `graph_lines` that compute something, by the index of their node."""
+    return {index: line for index, line in _named(graph)[0].items() if graph.nodes[index].kind == "op"}
+
+
+def _named(graph: Graph) -> tuple[dict[int, str], dict[int, str]]:
+    """Lines and names of the nodes by index."""
     full = max((node.shape for node in graph.inputs), key=lambda s: (math.prod(s), len(s)), default=())
     names: dict[int, str] = {}
-    lines = []
+    lines: dict[int, str] = {}
     made = 0
     for node in graph.nodes:
         if node.kind == "op":
@@ -69,12 +80,12 @@ def graph_lines(graph: Graph) -> str:
             made += 1
             names[node.index] = f"v{made}"
             operands = [names[i] for i in node.inputs]
-            lines.append(f"{names[node.index]} = {node.op}({', '.join(operands + _arguments(node, full))})")
+            lines[node.index] = f"{names[node.index]} = {node.op}({', '.join(operands + _arguments(node, full))})"
         else:
             prefix = "" if node.kind == "input" else "self."
             names[node.index] = f"{prefix}{node.name or node.kind}"
-            lines.append(f"{names[node.index]}: {_shape(node.shape, full)}")
-    return "\n".join([*lines, "return " + ", ".join(names[i] for i in graph.outputs)]) + "\n"
+            lines[node.index] = f"{names[node.index]}: {_shape(node.shape, full)}"
+    return lines, names
 
 
 def _same_values(node: Node, graph: Graph) -> bool:

@@ -32,8 +32,8 @@ class Schedule:
 class Writer:
     """Emits the lines of one program; see policy/rowcode.py for the idiom."""
 
-    def __init__(self, program: Program, schedule: Schedule):
-        self.program, self.schedule = program, schedule
+    def __init__(self, program: Program, schedule: Schedule, says: bool = False):
+        self.program, self.schedule, self.says = program, schedule, says
         self.lines: list[str] = []
         self.left = {program.output: 1}  # how often each value is still read
         for step in program.steps:
@@ -48,6 +48,8 @@ class Writer:
 
     def write(self) -> list[str]:
         for step in self.program.steps:
+            if self.says:
+                self.lines += [f"// {line}" for line in self.program.says[step.index]]
             if step.op in ROW_VECTOR or step.op in ROW_SCALAR:
                 self.row_operator(step)
             else:
@@ -111,7 +113,10 @@ class Writer:
 
     def join(self, text: str) -> None:
         """Append to the last line: a closing brace stands behind the store before it."""
-        self.lines[-1] += " " + text
+        if self.lines[-1].startswith("//"):
+            self.lines.append(text)
+        else:
+            self.lines[-1] += " " + text
 
     def open(self, value: int, vector: bool) -> None:
         start = "EACH { real v = " if vector else "{ real v = "
@@ -141,7 +146,7 @@ class Writer:
         self.current = step.index
 
     def just_opened(self) -> bool:
-        return self.lines[-1].startswith("EACH")
+        return next(line for line in reversed(self.lines) if not line.startswith("//")).startswith("EACH")
 
     def break_loop(self) -> None:
         name = self.stored.get(self.current) or self.buffer()
@@ -240,15 +245,19 @@ def row_vector(step: Step) -> tuple[str, bool, list[str]]:
     return "c += v * v;", True, [f"s = {root}; c = 0;", "t[j] / s"]
 
 
-def kernel(program: Program, schedule: Schedule) -> str:
-    """kernels/kernel.cpp: one function `run(inputs and parameters, o, m, n)` with m numbers in rows of n."""
-    pointers = ", ".join(f"const float* {leaf.name}" for leaf in program.leaves.values())
+def kernel(program: Program, schedule: Schedule, *, says: bool = False) -> str:
+    """kernels/kernel.cpp: one function `run(inputs and parameters, o, m, n)` with m numbers in rows of n.
+
+    says: each operator's lines stand behind a comment that repeats what the task's listing says of it.
+    """
     lines = [
         f"typedef {schedule.real} real;",
-        f'extern "C" void run({pointers}, float* o, long m, long n) {{',
+        'extern "C" void run(',
+        *(f"const float* {leaf.name}," for leaf in program.leaves.values()),
+        "float* o, long m, long n) {",
         "real t[n], u[n], s, a, p, q, c = 0, d = -1e38f;",
         "for (long i = 0; i < m; i += n) {",
-        *Writer(program, schedule).write(),
+        *Writer(program, schedule, says).write(),
     ]
     return HEADER + "\n".join(lines) + "\n"
 
@@ -263,5 +272,6 @@ def module(program: Program, source: str) -> str:
     constants, init = constructor(source, owners)
     lines = ["import torch, cuda_extension", "from torch import nn", *constants, "class ModelNew(nn.Module):", *init]
     lines += [f"    def forward(self, {', '.join(inputs)}):", f"        o = {shape}"]
-    lines += [f"        cuda_extension.run({', '.join(arguments)}, o, {main}.numel(), {main}.shape[-1])", "        return o"]
+    lines += ["        cuda_extension.run(", *(f"            {name}," for name in arguments)]
+    lines += [f"            o, {main}.numel(), {main}.shape[-1])", "        return o"]
     return "\n".join(lines) + "\n"

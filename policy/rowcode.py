@@ -13,6 +13,7 @@ import dataclasses
 import math
 from typing import Any
 
+from data.listing import operator_lines
 from data.trace import Graph, Node
 
 BUFFERS = ("t", "u")
@@ -72,14 +73,13 @@ class Unsupported(ValueError):
 
 
 def number(value: float) -> str:
-    """A C literal, as short as it can be: 2, 0.5f, 1e-5f."""
+    """A C literal in the digits of the listing: 2, 0.5f, 1e-05f."""
     value = float(value)
     if not math.isfinite(value):
         raise Unsupported(f"constant: got {value}, wanted a finite number")
     if value == int(value) and abs(value) < 1e6:
         return str(int(value))
-    text = f"{value:.7g}"
-    return text.replace("e-0", "e-") + "f"
+    return f"{value:.7g}f"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,6 +115,8 @@ class Program:
     keepdim: bool
     main: str
     """Name of the input whose shape is the full shape."""
+    says: dict[int, tuple[str, ...]]
+    """What the graph's listing says of each step, by index: the lines that it stands for."""
     flat: bool
     """True when no value of a row depends on another: rows are then only blocks."""
 
@@ -152,8 +154,18 @@ def program(graph: Graph) -> Program:
         vector=_is_vector(out.shape, full),
         keepdim=len(out.shape) == len(full),
         main=main.name,
+        says=_says(steps, operator_lines(graph)),
         flat=all(s.op not in ROW_VECTOR + ROW_SCALAR for s in steps) and all(leaf.access == "[i + j]" for leaf in leaves.values()),
     )
+
+
+def _says(steps: list[Step], lines: dict[int, str]) -> dict[int, tuple[str, ...]]:
+    """Lines by step: a step takes those of the nodes since the step before it."""
+    says, before = {}, -1
+    for step in steps:
+        says[step.index] = tuple(lines[i] for i in sorted(lines) if before < i <= step.index)
+        before = step.index
+    return says
 
 
 def _is_vector(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

@@ -13,8 +13,9 @@ from random import Random
 
 from data.records import Candidate, Task
 from data.trace import trace
-from policy import kernels_cpp
+from policy import kernels_cpp, kernels_cuda
 from policy.kernels_cpp import Schedule
+from policy.kernels_cuda import Launch
 from policy.prompt import Prompt, Segment, call_text
 from policy.rowcode import Program, program
 from policy.sampler import Completion
@@ -29,6 +30,9 @@ WEIGHTS = (0.5, 0.0, 0.5, 0.0)
 """Default shares: a choice that a clock can tell apart, and no more text than that. Split loops cost little while rows stay in cache."""
 
 
+LAUNCHES = tuple(Launch(block=block) for block in (256, 128, 512, 1024))
+FORMATS = {("cuda_extension", "cpp"): SCHEDULES, ("plan", "cuda"): LAUNCHES, ("cupy", "cuda"): LAUNCHES}
+"""What the teacher writes, and the schedules that it draws from; the first is the one to fall back on."""
 FAST_ENOUGH = 1.05
 """Speed-up over eager below which a session goes on to another schedule."""
 
@@ -64,22 +68,30 @@ class Written:
 
 
 class Teacher:
-    """Writes candidates. seed: of everything random. weights: of the schedules in `SCHEDULES`."""
+    """Writes candidates. seed: of everything random. weights: of the format's schedules (`FORMATS`)."""
 
-    def __init__(self, seed: int, *, format: str = "cuda_extension", backend: str = "cpp", weights: tuple[float, ...] = WEIGHTS):
-        if (format, backend) != ("cuda_extension", "cpp"):
-            raise ValueError(f"teacher: got {format} on {backend}, wanted cuda_extension on cpp")
-        self.seed, self.format, self.backend, self.weights = seed, format, backend, weights
+    def __init__(self, seed: int, *, format: str = "cuda_extension", backend: str = "cpp", weights: tuple[float, ...] | None = None):
+        if (format, backend) not in FORMATS:
+            raise ValueError(f"teacher: got {format} on {backend}, wanted {', '.join(f'{f} on {b}' for f, b in FORMATS)}")
+        self.seed, self.format, self.backend = seed, format, backend
+        self.schedules = FORMATS[format, backend]
+        self.weights = weights or (WEIGHTS if backend == "cpp" else (1.0,) * len(self.schedules))
 
     def program(self, task: Task) -> Program:
         """The task as row code. Raises ValueError where the teacher cannot write it."""
         return program(trace(task.source, task.mode))
 
     def versions(self, task: Task, rng: Random, schedule: Schedule | None = None) -> Written:
-        """A correct first version under a random schedule, or under `schedule`."""
-        chosen = schedule or rng.choices(SCHEDULES, self.weights)[0]
-        row = self.program(task)
-        files = {"kernels/kernel.cpp": kernels_cpp.kernel(row, chosen), "model_new.py": kernels_cpp.module(row, task.source)}
+        """A correct version under a random schedule, or under `schedule`."""
+        chosen = schedule or rng.choices(self.schedules, self.weights)[0]
+        graph = trace(task.source, task.mode)
+        row = program(graph)
+        if self.format == "plan":
+            files = kernels_cuda.plan_files(row, chosen, graph)
+        elif self.format == "cupy":
+            files = kernels_cuda.cupy_files(row, chosen, graph, task.source)
+        else:
+            files = {"kernels/kernel.cpp": kernels_cpp.kernel(row, chosen), "model_new.py": kernels_cpp.module(row, task.source)}
         return Written(schedule=chosen, candidate=Candidate(format=self.format, files=files))
 
     def write(self, task: Task, rng: Random) -> Candidate:
@@ -111,9 +123,10 @@ class Teacher:
                 changed = [path for path, text in right.candidate.files.items() if shown.candidate.files.get(path) != text]
                 return _says(right.action(only=changed))
             slow = answer_is_correct(answer) and (speed_over_eager(answer) or 9.0) < FAST_ENOUGH
-            if improve and slow and right.schedule != SCHEDULES[0]:
-                state["right"] = state["shown"] = self.versions(task, rng, SCHEDULES[0])
-                return _says(state["right"].action(only=["kernels/kernel.cpp"]))
+            if improve and slow and right.schedule != self.schedules[0]:
+                better = state["right"] = state["shown"] = self.versions(task, rng, self.schedules[0])
+                changed = [path for path, text in better.candidate.files.items() if right.candidate.files[path] != text]
+                return _says(better.action(only=changed))
             return _says(call_text("submit"))
 
         return generate
@@ -135,13 +148,21 @@ def plant(candidate: Candidate, rng: Random) -> Candidate:
 
     Kinds that do not apply to these files are passed over; the result always differs.
     """
-    path = "kernels/kernel.cpp"
+    code, call = CODE[candidate.format]
     for kind in rng.sample(MISTAKES, len(MISTAKES)):
-        name = "model_new.py" if kind is _wrong_call else path
+        name = call if kind is _wrong_call else code
         changed = kind(candidate.files[name], rng)
         if changed is not None and changed != candidate.files[name]:
             return dataclasses.replace(candidate, files=candidate.files | {name: changed})
     raise AssertionError("no kind of mistake applies")
+
+
+CODE = {
+    "cuda_extension": ("kernels/kernel.cpp", "model_new.py"),
+    "plan": ("kernels.cu", "plan.json"),
+    "cupy": ("model_new.py", "model_new.py"),
+}
+"""Where the kernel and where its call stands."""
 
 
 def _element_lines(lines: list[str]) -> list[int]:
@@ -203,7 +224,17 @@ def _missing(text: str, rng: Random) -> str | None:
 
 
 def _wrong_call(text: str, rng: Random) -> str | None:
-    return rng.choice((text.replace(".run(x, ", ".run("), text.replace(".shape[-1])", ".shape[0])"), text.replace(" o, ", " ", 1)))
+    swaps = (
+        ("            x,\n", ""),
+        (".shape[-1])", ".shape[0])"),
+        ("            o, ", "            "),
+        ('"x0", "y0"', '"y0"'),
+        ("m // n", "m // n + 1"),
+        ("o.data_ptr(), ", ""),
+    )
+    able = [(old, new) for old, new in swaps if old in text]
+    old, new = rng.choice(able) if able else ("", "")
+    return text.replace(old, new, 1) if able else None
 
 
 MISTAKES = (_syntax, _bound, _constant, _operator, _missing, _wrong_call)
@@ -216,7 +247,7 @@ def sessions_text(
     prompt: Prompt,
     format: str = "cuda_extension",
     backend: str = "cpp",
-    weights: tuple[float, ...] = WEIGHTS,
+    weights: tuple[float, ...] | None = None,
 ) -> Iterator[tuple[list[Segment], str]]:
     """(opening segments, action text) of one first turn a task, without running anything. Tasks it cannot write are left out."""
     teacher = Teacher(seed, format=format, backend=backend, weights=weights)
