@@ -29,6 +29,7 @@ from sandbox.cuda_calls import POISONS, calls, check_floor, check_surroundings, 
 from sandbox.cuda_memory import Slab
 from sandbox.cuda_peer import LEVELS, Peer, confinement, strongest
 from sandbox.cuda_task import SLOTS, Prepared, References
+from sandbox.cuda_worker import see_only
 
 zygote_imports = ("cupy", "sandbox.cuda_module", "sandbox.cuda_plan")
 MODULES = ("cupy", "triton", "cuda_extension")
@@ -98,7 +99,7 @@ class CudaBackend:
     def __init__(self):
         lease = os.environ.get("SANDBOX_SLOT", "")
         if lease.startswith("GPU-"):
-            os.environ["CUDA_VISIBLE_DEVICES"] = lease
+            see_only(lease)
         import torch
 
         from sandbox.cuda_closed import ClosedLoop

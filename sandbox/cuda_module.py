@@ -14,7 +14,7 @@ import types
 from typing import Any
 
 from sandbox import cudriver
-from sandbox.cuda_worker import Failure, Server, failure_of, send, tensor_at
+from sandbox.cuda_worker import Failure, Server, failure_of, see_only, send, tensor_at
 
 
 def reference_server(channel, payload: dict, fds) -> None:
@@ -34,7 +34,7 @@ def candidate_server(channel, payload: dict, fds) -> None:
 def _serve_module(server: _ModuleServer, gpu: str) -> None:
     import torch
 
-    os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    see_only(gpu)
     try:
         torch.zeros(1, device="cuda")
         torch.set_num_threads(1)

@@ -9,13 +9,13 @@ import socket
 import struct
 
 from sandbox import cudriver, plan
-from sandbox.cuda_worker import Failure, Server, send, tensor_at
+from sandbox.cuda_worker import Failure, Server, see_only, send, tensor_at
 from sandbox.device_code import PRELUDE
 
 
 def plan_server(channel, payload: dict, fds) -> None:
     """Role for slot.spawn, trusted. payload: files, arch, cubin (hex) or None, tf32, gpu. Serves on fds[0]; command C compiles."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = payload["gpu"]
+    see_only(payload["gpu"])
     _PlanServer(socket.socket(fileno=fds[0]), payload).serve()
     os._exit(0)
 

@@ -34,6 +34,18 @@ class Broken(RuntimeError):
         self.late = late
 
 
+def see_only(gpu: str) -> None:
+    """Make the GPU with this UUID the only one of this process, which must not have touched CUDA yet and will not fork.
+
+    A single GPU needs no variable: torch resolves UUIDs by NVML, which a confined process may not reach, and then counts no device.
+    """
+    os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    folder = "/proc/driver/nvidia/gpus"
+    if not os.path.isdir(folder) or len(os.listdir(folder)) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+
+
 def send(channel: socket.socket, message: bytes, descriptor: int | None = None) -> None:
     """One frame; raises Broken."""
     head = struct.pack("<I", len(message))
