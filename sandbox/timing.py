@@ -77,6 +77,7 @@ class Stopwatch:
     def __init__(self, pid: int, *, may_fork: bool = False):
         self.pid, self.may_fork, self.gone = pid, may_fork, False
         self.threads: set[int] = set()
+        self.strangers: set[int] = set()
         self.pending: dict[int, int] = {}
         self.queued = 0
         """Nanoseconds of the last run that server and judge together stood ready on a busy core: the kernel's own account."""
@@ -154,10 +155,12 @@ class Stopwatch:
                 self.gone = True
                 raise Died(status)
             return
-        event = status >> 16
-        if event == EVENT_CLONE:
-            message = ctypes.c_ulong()
+        event, message = status >> 16, ctypes.c_ulong()
+        if event in (EVENT_FORK, EVENT_VFORK, EVENT_CLONE):
             libc.ptrace(GETEVENTMSG, tid, None, ctypes.addressof(message))
+        if event in (EVENT_FORK, EVENT_VFORK):
+            self.strangers.add(message.value)
+        if event == EVENT_CLONE:
             # Its own first stop may have been seen already, and even its end.
             if os.path.exists(f"/proc/{self.pid}/task/{message.value}"):
                 self.threads.add(message.value)
@@ -165,6 +168,7 @@ class Stopwatch:
             raise Untraceable("the candidate started a process while it was being judged")
         elif event == EVENT_STOP and tid not in self.threads:
             if tid not in self._list():
+                self.strangers.add(tid)
                 raise Untraceable("the candidate started a process while it was being judged")
             self.threads.add(tid)
         deliver = os.WSTOPSIG(status) if event == 0 else 0
@@ -220,8 +224,11 @@ class Stopwatch:
         """After the kill: a tracer takes the ends of all it traced, else the keeper never sees the process go."""
         while self.accounts:
             os.close(self.accounts.pop())
+        for pid in self.strangers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         end = time.monotonic() + seconds
-        while os.path.exists(f"/proc/{self.pid}") and not self.gone and time.monotonic() < end:
+        while (self.strangers or (os.path.exists(f"/proc/{self.pid}") and not self.gone)) and time.monotonic() < end:
             try:
                 tid, status = os.waitpid(-1, ALL_CHILDREN | os.WNOHANG)
             except ChildProcessError:
@@ -230,8 +237,9 @@ class Stopwatch:
                 time.sleep(0.0005)
             elif os.WIFSTOPPED(status):
                 libc.ptrace(CONT, tid, None, None)
-            elif tid == self.pid:
-                self.gone = True
+            else:
+                self.strangers.discard(tid)
+                self.gone = self.gone or tid == self.pid
 
 
 def _is_zombie(pid: int) -> bool:

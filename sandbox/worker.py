@@ -159,10 +159,10 @@ def build_model(payload: dict, library: str | None):
 
 def kind_of(error: BaseException) -> str:
     text = str(error)
-    if isinstance(error, MemoryError) or "can't allocate memory" in text or "Cannot allocate memory" in text:
-        return "memory"
     if "Error building extension" in text or "Ninja" in text:
         return "compile"
+    if isinstance(error, MemoryError) or "can't allocate memory" in text or "Cannot allocate memory" in text:
+        return "memory"
     return "raised"
 
 

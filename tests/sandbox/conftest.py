@@ -6,10 +6,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import gallery  # noqa: E402
-from data.records import Baselines  # noqa: E402
-from sandbox.judge import Limits  # noqa: E402
-from sandbox.pool import Pool  # noqa: E402
+import gallery
+
+from data.records import Baselines
+from sandbox.judge import Limits
+from sandbox.pool import Pool
 
 LIMITS = Limits(call_s=2.0, build_s=6.0, total_s=40.0, memory_bytes=1 << 30, calls=48)
 
@@ -38,7 +39,9 @@ def verdicts():
             async def one(entry):
                 found[entry.name] = await pool.judge(known_task(entry.task), entry.candidate(), fresh=True, policy=entry.policy)
 
-            order = sorted(entries, key=lambda e: (not any(w.startswith(("timeout", "compile_timeout", "out_of")) for w in e.wanted), e.task))
+            order = sorted(
+                entries, key=lambda e: (not any(w.startswith(("timeout", "compile_timeout", "out_of")) for w in e.wanted), e.task)
+            )
             await asyncio.gather(*(one(e) for e in order))
         return found
 

@@ -1,6 +1,6 @@
 """Cheats and their honest twins: one file or folder each, whose first line names the verdict it must get.
 
-    # verdict: STATUS[/RULE][|STATUS[/RULE]...] task=NAME [policy=mixed] [min_ms=N]
+# verdict: STATUS[/RULE][|STATUS[/RULE]...] task=NAME [policy=mixed] [min_ms=N]
 """
 
 import dataclasses

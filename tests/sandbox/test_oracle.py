@@ -1,0 +1,153 @@
+"""The reference side: what is asked, what is accepted, what is a fact about the task."""
+
+import itertools
+
+import gallery
+import pytest
+import torch
+
+from data.records import Task
+from sandbox import compare, oracle
+from sandbox.backends import Limits, TaskInvalid
+
+HEAD = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        {}\n\n\n"
+TAIL = "def get_inputs():\n    return [torch.{}]\n\n\ndef get_init_inputs():\n    return []\n"
+
+
+def made(forward: str, inputs: str = "rand(64, 256)") -> Task:
+    return Task(source=HEAD.format(forward) + TAIL.format(inputs), origin="user")
+
+
+@pytest.mark.parametrize(
+    "forward, inputs, words",
+    [
+        ("return torch.relu(x) + torch.rand_like(x)", "rand(64, 256)", "random"),
+        ("return torch.nn.functional.dropout(x, 0.5, training=True)", "rand(64, 256)", "random"),
+        ("return x * 0 + 1", "rand(64, 256)", "degenerate"),
+        ("raise ValueError('no')", "rand(64, 256)", "does not run"),
+        ("return {'out': x}", "rand(64, 256)", "wanted a tensor"),
+        ("return x / 0", "ones(64, 256)", "degenerate"),
+        ("return torch.relu(x)", "rand(1 << 14, 1 << 14)", "does not fit"),
+        ("return x.max(dim=1, keepdim=True)[0] - x.max(dim=1, keepdim=True)[0].mean(dim=1, keepdim=True)", "rand(64, 256)", "degenerate"),
+    ],
+)
+def test_a_task_that_cannot_be_judged_says_why(forward, inputs, words):
+    with pytest.raises(TaskInvalid, match=words):
+        reference = oracle.Reference(made(forward, inputs), limits=Limits(memory_bytes=1 << 29))
+        if not all(reference.controls().values()):
+            raise TaskInvalid("degenerate")
+
+
+def test_no_model_no_source_and_no_python_are_facts_about_the_task():
+    for source in ("x = 1", "def broken(", "raise SystemError('x')"):
+        with pytest.raises(TaskInvalid):
+            oracle.Reference(Task(source=source, origin="user"))
+
+
+def test_two_draws_share_nothing_and_carry_needles():
+    reference = oracle.Reference(gallery.task("relu"))
+    a, b = reference.draw(), reference.draw()
+    assert (a.inputs[0] == b.inputs[0]).double().mean() < 0.01
+    assert a.needles and float(a.inputs[0].abs().max()) > 2.0
+
+
+def test_inputs_do_not_follow_a_seed_somebody_set():
+    reference = oracle.Reference(gallery.task("relu"))
+    torch.manual_seed(0)
+    a = reference.draw().inputs[0]
+    torch.manual_seed(0)
+    assert not torch.equal(a, reference.draw().inputs[0])
+
+
+def test_a_distribution_that_breaks_the_reference_is_dropped():
+    assert "signed" in oracle.Reference(gallery.task("relu")).kinds
+    assert "signed" not in oracle.Reference(made("return torch.log(x + 1e-3)")).kinds
+
+
+def test_parameters_are_away_from_their_initial_values_and_variances_stay_positive():
+    source = gallery.task("norm").source.replace("nn.LayerNorm(512)", "nn.BatchNorm1d(512)")
+    state = oracle.Reference(Task(source=source, origin="user")).state
+    assert float((state["norm.weight"] - 1).abs().max()) > 0.1 and float(state["norm.bias"].abs().max()) > 0.1
+    assert float(state["norm.running_var"].min()) > 0 and int(state["norm.num_batches_tracked"]) == 0
+
+
+def test_nobody_sees_a_question_twice_and_the_next_candidate_gets_them_again():
+    reference = oracle.Reference(gallery.task("relu"))
+    first = [id(c) for c in itertools.islice(reference.cases("own"), 5)]
+    second = [id(c) for c in itertools.islice(reference.cases("own"), 7)]
+    assert len(set(first)) == 5 and len(set(second)) == 7 and set(first) <= set(second)
+
+
+def test_layouts_of_inputs_survive_every_distribution():
+    reference = oracle.Reference(gallery.task("transposed"))
+    for kind in reference.kinds:
+        assert reference.draw(kind).inputs[0].stride() == (1, 256)
+
+
+def case_of(expected: torch.Tensor, relative: float = 2e-5) -> oracle.Case:
+    return oracle.Case(kind="own", inputs=[], expected=[expected], tolerance=[compare.tolerance(expected, relative)])
+
+
+def test_a_far_value_loosens_nothing_in_other_rows():
+    expected = torch.full((4, 256), 1e-3)
+    expected[0, 0] = 1e6
+    got = expected.clone()
+    got[1, 5] += 1e-6
+    assert compare.difference([got], case_of(expected)) is not None
+
+
+def test_zeros_do_not_pass_for_small_numbers():
+    expected = torch.softmax(torch.randn(8, 4096), dim=-1)
+    assert compare.difference([torch.zeros_like(expected)], case_of(expected)) is not None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_non_finite_values_are_right_only_where_the_reference_has_them(value):
+    expected = torch.rand(8, 8)
+    got = expected.clone()
+    got[2, 3] = value
+    assert compare.difference([got], case_of(expected)) is not None
+    assert compare.difference([expected], case_of(got)) is not None
+    assert compare.difference([got.clone()], case_of(got)) is None
+    assert compare.difference([-got], case_of(got)) is not None
+
+
+def test_an_infinity_is_not_its_own_tolerance():
+    expected = torch.rand(8, 8)
+    expected[0, 0] = float("inf")
+    got = expected.clone()
+    got[0, 0] = 3e38
+    assert "inf" in compare.difference([got], case_of(expected))
+
+
+def test_the_first_difference_names_place_and_values():
+    expected = torch.rand(8, 8)
+    got = expected.clone()
+    got[2, 3] += 1
+    assert "at (2, 3)" in compare.difference([got], case_of(expected))
+
+
+def test_integers_are_exact():
+    expected = torch.arange(10)
+    assert compare.difference([expected.clone()], case_of(expected)) is None
+    assert compare.difference([expected + 1], case_of(expected)) is not None
+
+
+@pytest.mark.parametrize("task", ["softmax", "norm", "pair"])
+def test_other_orders_of_summation_pass_and_the_next_lower_precision_fails(task):
+    reference = oracle.Reference(gallery.task(task))
+    high = reference._high_model()
+    for kind in reference.kinds:
+        case = reference.draw(kind)
+        exact, _ = reference._forward(high, [v.double() for v in case.inputs])
+        assert compare.difference([v.float() for v in exact], case) is None, kind
+        coarse = [v.half().float() for v in case.expected]
+        assert compare.difference(coarse, case) is not None, kind
+
+
+def test_bf16_tasks_take_bf16_inputs_and_accept_bf16_rounding():
+    reference = oracle.Reference(gallery.task("softmax"), precision="bf16")
+    case = reference.draw()
+    assert case.inputs[0].dtype == torch.bfloat16 == case.expected[0].dtype
+    exact, _ = reference._forward(reference._high_model(), [v.double() for v in case.inputs])
+    assert compare.difference([exact[0].to(torch.bfloat16)], case) is None
