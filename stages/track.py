@@ -98,6 +98,17 @@ def in_background(root: pathlib.Path, seconds: float = 60.0) -> str:
     return (done.stdout.strip() or done.stderr.strip() or "no word from stages.track").splitlines()[-1]
 
 
+def knock(uri: str) -> None:
+    """Raise OSError at once when nothing listens at an HTTP address; the client would try again for minutes."""
+    import socket
+    import urllib.parse
+    import urllib.request
+
+    address = urllib.parse.urlsplit(uri)
+    if address.scheme in ("http", "https") and address.hostname and address.scheme not in urllib.request.getproxies():
+        socket.create_connection((address.hostname, address.port or {"http": 80, "https": 443}[address.scheme]), timeout=10).close()
+
+
 def main() -> None:
     """Journal and ship."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -116,6 +127,7 @@ def main() -> None:
     for name, value in (("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1"), ("MLFLOW_HTTP_REQUEST_TIMEOUT", "10"), ("MLFLOW_DISABLE_TELEMETRY", "true"), ("DO_NOT_TRACK", "true")):
         os.environ.setdefault(name, value)
     try:
+        knock(uri)
         shipped = registry.ship(root / JOURNAL, uri, artifacts=root / "artifacts" / "mlflow" / "files")
     except Exception as error:  # whatever the client raises: tracking must not fail a pipeline, and the journal keeps everything
         print(f"{uri}: not reached ({type(error).__name__}); {JOURNAL} keeps {added} new entries for the next `python -m stages.track`")
