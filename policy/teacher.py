@@ -68,12 +68,24 @@ class Written:
 
 
 class Teacher:
-    """Writes candidates. seed: of everything random. weights: of the format's schedules (`FORMATS`)."""
+    """Writes candidates. seed: of everything random. weights: of the format's schedules (`FORMATS`).
 
-    def __init__(self, seed: int, *, format: str = "cuda_extension", backend: str = "cpp", weights: tuple[float, ...] | None = None):
+    says: each operator of a C++ kernel stands behind a comment with its line of the task's listing. Longer, but a small model learns
+    it from fewer steps, since what to translate next stands beside it.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        format: str = "cuda_extension",
+        backend: str = "cpp",
+        weights: tuple[float, ...] | None = None,
+        says: bool = False,
+    ):
         if (format, backend) not in FORMATS:
             raise ValueError(f"teacher: got {format} on {backend}, wanted {', '.join(f'{f} on {b}' for f, b in FORMATS)}")
-        self.seed, self.format, self.backend = seed, format, backend
+        self.seed, self.format, self.backend, self.says = seed, format, backend, says
         self.schedules = FORMATS[format, backend]
         self.weights = weights or (WEIGHTS if backend == "cpp" else (1.0,) * len(self.schedules))
 
@@ -91,7 +103,10 @@ class Teacher:
         elif self.format == "cupy":
             files = kernels_cuda.cupy_files(row, chosen, graph, task.source)
         else:
-            files = {"kernels/kernel.cpp": kernels_cpp.kernel(row, chosen), "model_new.py": kernels_cpp.module(row, task.source)}
+            files = {
+                "kernels/kernel.cpp": kernels_cpp.kernel(row, chosen, says=self.says),
+                "model_new.py": kernels_cpp.module(row, task.source),
+            }
         return Written(schedule=chosen, candidate=Candidate(format=self.format, files=files))
 
     def write(self, task: Task, rng: Random) -> Candidate:
@@ -248,9 +263,10 @@ def sessions_text(
     format: str = "cuda_extension",
     backend: str = "cpp",
     weights: tuple[float, ...] | None = None,
+    says: bool = False,
 ) -> Iterator[tuple[list[Segment], str]]:
     """(opening segments, action text) of one first turn a task, without running anything. Tasks it cannot write are left out."""
-    teacher = Teacher(seed, format=format, backend=backend, weights=weights)
+    teacher = Teacher(seed, format=format, backend=backend, weights=weights, says=says)
     for index, task in enumerate(tasks):
         rng = Random(f"teacher {seed} {index} {task.id}")
         try:
