@@ -15,6 +15,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 .PHONY: run test ui install preset clean
 
 run: install preset
+	@python -m stages.params
 	@start=$$SECONDS; python -m dvc repro && echo "dvc repro took $$((SECONDS - start)) s" && python -m stages.status
 
 preset: install
