@@ -16,6 +16,8 @@ import struct
 import sys
 
 libc = ctypes.CDLL(None, use_errno=True)
+REFERENCES = 256
+"""References run under the uid of index + REFERENCES: never a candidate's."""
 FIRST_UID = 61000
 """Host uid of slot 0; slot i uses FIRST_UID + i. Wanted: a range that no account of the host uses."""
 WORK = "/tmp/w"
@@ -129,8 +131,8 @@ def new_root(confinement: Confinement, uid: int, level: str) -> None:
     """
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
     root = "/tmp"
-    # Sources are opened before /tmp is covered: a venv may well live below it.
-    binds = [(p, p, MS_RDONLY) for p in read_only_folders(confinement.readable)]
+    # Sources are opened before /tmp is covered: a venv may well live below it, or be a link to another.
+    binds = [(os.path.realpath(p), p, MS_RDONLY) for p in read_only_folders(confinement.readable)]
     binds += [(host, inside, 0) for host, inside in confinement.writable]
     binds += [(p, p, 0) for p in ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", *confinement.devices)]
     opened = [(os.open(host, os.O_PATH | os.O_NOFOLLOW), host, inside, flags) for host, inside, flags in binds if os.path.lexists(host)]
@@ -143,16 +145,13 @@ def new_root(confinement: Confinement, uid: int, level: str) -> None:
         target = root + inside
         os.makedirs(os.path.dirname(target), exist_ok=True)
         mode = os.fstat(fd).st_mode  # not the path: what lay below /tmp is covered by now
-        if stat.S_ISLNK(mode):
-            os.symlink(os.readlink("", dir_fd=fd), target)
+        if stat.S_ISDIR(mode):
+            os.makedirs(target, exist_ok=True)
         else:
-            if stat.S_ISDIR(mode) or host in {h for h, _ in confinement.writable}:
-                os.makedirs(target, exist_ok=True)
-            else:
-                os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
-            mount(f"/proc/self/fd/{fd}", target, flags=MS_BIND | MS_REC)  # a driver's folder may be a mount below /usr
-            keep_devices = 0 if inside.startswith("/dev/") else MS_NODEV
-            mount("none", target, flags=MS_BIND | MS_REMOUNT | MS_NOSUID | keep_devices | flags)
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+        mount(f"/proc/self/fd/{fd}", target, flags=MS_BIND | MS_REC)  # a driver's folder may be a mount below /usr
+        keep_devices = 0 if inside.startswith("/dev/") else MS_NODEV
+        mount("none", target, flags=MS_BIND | MS_REMOUNT | MS_NOSUID | keep_devices | flags)
         os.close(fd)
     if os.geteuid() != 0 or level == "userns":
         # Without root the kernel lets nobody mount a fresh /proc who cannot see one: the child's own comes on top of this.
@@ -242,6 +241,8 @@ DENIED = {
     "sched_setparam": 142, "kcmp": 312, "pidfd_getfd": 438, "process_madvise": 440, "init_module": 175, "finit_module": 313,
     "kexec_load": 246, "acct": 163, "swapon": 167, "reboot": 169, "syslog": 103, "name_to_handle_at": 303, "open_by_handle_at": 304,
     "quotactl": 179, "lookup_dcookie": 212, "migrate_pages": 256, "move_pages": 279, "mbind": 237, "set_mempolicy": 238,
+    # Memory that no limit of the process counts: files without a mount, System V segments and queues.
+    "memfd_create": 319, "memfd_secret": 447, "shmget": 29, "msgget": 68, "mq_open": 240,
 }  # fmt: skip
 STARTS = {"fork": 57, "vfork": 58, "execve": 59, "execveat": 322}
 

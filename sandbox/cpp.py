@@ -16,12 +16,12 @@ from typing import Any
 from data.records import Candidate, SandboxError, Status, Task
 from sandbox import build, check, compare, slot, timing
 from sandbox.backends import Failed, Found, Limits, Measurement, TaskInvalid
-from sandbox.confine import Confinement
+from sandbox.confine import FIRST_UID, REFERENCES, Confinement
 from sandbox.oracle import Reference
 from sandbox.server import Server, round_trip
 
 FAST_MS = 10.0
-"""Below this a candidate gets `limits.calls` checked calls, above it fewer, at least LEAST."""
+"""Where the reference takes less, a candidate gets `limits.calls` checked calls, above it fewer, at least LEAST."""
 LEAST = 12
 EXTRA_S = 1.0
 """Seconds from the first scored call during which more are asked where other programs held up most of them."""
@@ -142,7 +142,7 @@ class Cpp:
             "threads": limits.threads,
             "compile": "/tmp/inductor" if compiled else None,
         }
-        confinement = self._confinement(limits, may_exec=compiled)
+        confinement = dataclasses.replace(self._confinement(limits, may_exec=compiled), index=self.index + REFERENCES)
         if compiled:
             confinement = dataclasses.replace(
                 confinement, file_bytes=1 << 30, processes=256, writable=((str(self._inductor_folder()), "/tmp/inductor"),)
@@ -162,9 +162,7 @@ class Cpp:
         folder = build.cache_folder("inductor") / f"slot{self.index}"
         folder.mkdir(exist_ok=True)
         if os.geteuid() == 0:
-            from sandbox.confine import FIRST_UID
-
-            os.chown(folder, FIRST_UID + self.index, FIRST_UID + self.index)
+            os.chown(folder, *(2 * [FIRST_UID + REFERENCES + self.index]))
         return folder
 
     def _compile_zygote(self, limits: Limits) -> socket.socket:
@@ -199,7 +197,7 @@ class Cpp:
                 limits.build_s if inside else min(limits.call_s + 20, limits.total_s),
                 late=Status.COMPILE_TIMEOUT if inside else Status.TIMEOUT,
             )
-            times = self._question(server, prepared)
+            times = self._question(server, prepared, min(before))
         except Failed as failed:
             log = server.close()
             failed.log = (failed.log or log)[-4000:]
@@ -230,7 +228,7 @@ class Cpp:
             calls.append((max(elapsed - self.empty_ms, 1e-4), server.watch.queued / 1e6))
         return timing.undisturbed(calls, 4)
 
-    def _question(self, server: Server, prepared: Prepared) -> list[float]:
+    def _question(self, server: Server, prepared: Prepared, eager_ms: float) -> list[float]:
         """Ask until enough is known: every answer is checked, warm-up too; stress questions stand at secret places.
 
         Returns milliseconds of the scored calls on the task's own distribution, the clock's own cost taken off.
@@ -239,10 +237,12 @@ class Cpp:
         secret, sources = random.SystemRandom(), {kind: reference.cases(kind) for kind in reference.kinds}
         end, calls = time.monotonic() + limits.total_s, []
         warm = 2 + secret.randrange(3)
-        slowest = max(self._ask(server, prepared, sources["own"], "own", end)[0] for _ in range(warm))
+        for _ in range(warm):
+            self._ask(server, prepared, sources["own"], "own", end)
+        # How many follows from the reference: a candidate that is slow at first must not be asked less.
         wanted = limits.calls + secret.randrange(9)
-        if slowest >= FAST_MS:
-            wanted = max(LEAST, min(wanted, int(wanted * FAST_MS / slowest))) + secret.randrange(3)
+        if eager_ms >= FAST_MS:
+            wanted = max(LEAST, int(wanted * FAST_MS / eager_ms)) + secret.randrange(3)
         stress = [kind for kind in reference.kinds if kind != "own" for _ in range(2)]
         plan = ["own"] * max(wanted - len(stress), LEAST // 2) + stress
         secret.shuffle(plan)
