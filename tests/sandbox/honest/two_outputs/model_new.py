@@ -1,7 +1,7 @@
 # verdict: correct task=pair
+import cuda_extension
 import torch
 import torch.nn as nn
-import cuda_extension
 
 
 class ModelNew(nn.Module):
