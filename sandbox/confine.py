@@ -141,7 +141,7 @@ def new_root(confinement: Confinement, uid: int, level: str) -> None:
         os.makedirs(f"{root}/{folder}", exist_ok=True)
     mount("tmpfs", f"{root}/tmp", "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={confinement.file_bytes}")
     mount("tmpfs", f"{root}/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=16m")
-    for fd, host, inside, flags in opened:
+    for fd, _, inside, flags in opened:
         target = root + inside
         os.makedirs(os.path.dirname(target), exist_ok=True)
         mode = os.fstat(fd).st_mode  # not the path: what lay below /tmp is covered by now
