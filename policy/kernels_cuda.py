@@ -15,13 +15,13 @@ SHARED_BYTES = 160 << 10
 """Rows beyond this stand in a scratch tensor instead of shared memory."""
 DEFAULT_SHARED_BYTES = 48 << 10
 """What a kernel may use without asking."""
-REDUCE = """__device__ float all(float v, bool top) {
-__shared__ float w[33];
-for (int k = 16; k > 0; k /= 2) { float x = __shfl_xor_sync(~0u, v, k); v = top ? fmaxf(v, x) : v + x; }
+REDUCE = """__device__ double all(double v, bool top) {
+__shared__ double w[33];
+for (int k = 16; k > 0; k /= 2) { double x = __shfl_xor_sync(~0u, v, k); v = top ? fmax(v, x) : v + x; }
 if (threadIdx.x % 32 == 0) w[threadIdx.x / 32] = v;
 __syncthreads();
 v = w[0];
-for (int k = 1; k < blockDim.x / 32; k++) v = top ? fmaxf(v, w[k]) : v + w[k];
+for (int k = 1; k < blockDim.x / 32; k++) v = top ? fmax(v, w[k]) : v + w[k];
 __syncthreads();
 return v; }
 """
@@ -61,7 +61,7 @@ def kernel(program: Program, launch: Launch, columns: int) -> Kernel:
     if program.flat:
         head += ["long long i = 0;"]
     else:
-        head += ["long long i = blockIdx.x * n;", "real s, a, p, q, c = 0, d = -1e38f;"]
+        head += ["long long i = blockIdx.x * n;", "real s, a, p, q, d = -1e38f;", "double c = 0;"]
         if rows:
             head += [f"float* t = t0 + {rows} * i;" if scratch else "extern __shared__ float t[];"]
         if rows == 2:
