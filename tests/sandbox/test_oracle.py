@@ -27,13 +27,13 @@ def made(forward: str, inputs: str = "rand(64, 256)") -> Task:
         ("raise ValueError('no')", "rand(64, 256)", "does not run"),
         ("return {'out': x}", "rand(64, 256)", "wanted a tensor"),
         ("return x / 0", "ones(64, 256)", "degenerate"),
-        ("return torch.relu(x)", "rand(1 << 14, 1 << 14)", "does not fit"),
+        ("return torch.relu(x)", "rand(1 << 11, 1 << 11)", "does not fit"),
         ("return x.max(dim=1, keepdim=True)[0] - x.max(dim=1, keepdim=True)[0].mean(dim=1, keepdim=True)", "rand(64, 256)", "degenerate"),
     ],
 )
 def test_a_task_that_cannot_be_judged_says_why(forward, inputs, words):
     with pytest.raises(TaskInvalid, match=words):
-        reference = oracle.Reference(made(forward, inputs), limits=Limits(memory_bytes=1 << 29))
+        reference = oracle.Reference(made(forward, inputs), limits=Limits(memory_bytes=1 << 26))
         if not all(reference.controls().values()):
             raise TaskInvalid("degenerate")
 
