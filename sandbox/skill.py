@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sandbox import plan
+
 LAYOUT = {
     (
         "cuda_extension",
@@ -26,7 +28,10 @@ One core, one thread, for the reference and for you.""",
         "cuda",
     ): """Write two files; there is no host code.
 - `kernels.cu`: device code only, compiled at run time; kernels declared `extern "C" __global__`.
-- `plan.json`: the launches. Keys and expressions are described in docs/plan.md; sizes are integer expressions over input shapes.""",
+- `plan.json`: the launches. The format:
+
+"""
+    + (plan.__doc__ or ""),
     (
         "cupy",
         "cuda",
