@@ -42,6 +42,7 @@ def main() -> None:
         print("PREFECT_API_URL: got nothing, wanted the address of a Prefect server (make ui starts one)", file=sys.stderr)
         sys.exit(2)
     os.environ.setdefault("PREFECT_HOME", str(pathlib.Path("work/prefect").resolve()))
+    pathlib.Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
     from flows import repro
 
     print(f"Prefect: {server or 'a server for this run'}")

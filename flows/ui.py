@@ -73,6 +73,7 @@ def main() -> None:
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_HOME": os.environ.get("PREFECT_HOME") or str(pathlib.Path("work/prefect").resolve()),
     }
+    pathlib.Path(environment["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
     store = subprocess.run([sys.executable, "-m", "stages.track", "--where"], capture_output=True, text=True, check=True).stdout.strip()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGINT, signal.default_int_handler)
