@@ -20,6 +20,8 @@ from sandbox.cuda_worker import Failure, Server, failure_of, see_only, send, ten
 def reference_server(channel, payload: dict, fds) -> None:
     """Role for slot.spawn: the task's Model, eager and compiled; serves on fds[0] until it closes."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    # CuPy was imported by another user, whose cache folder is not there any more
+    os.environ["CUPY_CACHE_DIR"] = os.path.join(os.environ.get("TMPDIR", "/tmp"), "cupy")
     _serve_module(_ModuleServer(socket.socket(fileno=fds[0]), files={}), payload["gpu"])
 
 
@@ -28,6 +30,8 @@ def candidate_server(channel, payload: dict, fds) -> None:
     if payload.get("loader"):
         # Triton looks for the driver along it
         os.environ["LD_LIBRARY_PATH"] = payload["loader"]
+    # CuPy was imported by another user, whose cache folder is not there any more
+    os.environ["CUPY_CACHE_DIR"] = os.path.join(os.environ.get("TMPDIR", "/tmp"), "cupy")
     _serve_module(_ModuleServer(socket.socket(fileno=fds[0]), files=payload["files"], library=payload.get("library")), payload["gpu"])
 
 
