@@ -107,6 +107,8 @@ class WarmStart:
     """First turns that the teacher writes a practice task, unjudged."""
     judged: int
     """Teacher sessions a train task, judged for real."""
+    repeat: int
+    """How often the judged sessions stand among an epoch's rows: they alone show what follows a verdict."""
     mistakes: float
     """Share of judged sessions that begin with a planted mistake and go on with its repair."""
     epochs: float

@@ -29,15 +29,16 @@ def run(job: Job) -> None:
         begin(job, practice, sessions)
     prompt = play.prompt(job, load_tokenizer(job.out(BASE)))
     named = {task.id: task for task in selected}
-    rows = [tokenized(t, named[t.task], prompt) for t in sessions if t.verdict and t.verdict.correct]
+    whole = [tokenized(t, named[t.task], prompt) for t in sessions if t.verdict and t.verdict.correct]
+    rows = [dataclasses.replace(t, sample=t.sample + copy * section.judged) for copy in range(section.repeat) for t in whole]
     rows += [written(task, action, index, prompt) for index, (task, action) in enumerate(practice)]
     base = learn.published(job, BASE)
     learn.fit(job, rows, learn.settings(section, "sft"), policy=job.out(BASE), out=job.out(SFT), kind="sft")
     checkpoint = learn.published(job, SFT)
     last = job.journal()[-1]
     job.summary = {
-        "headline": f"{len(rows)} sessions ({len(rows) - len(practice)} judged), {learn.words(last)}, checkpoint {checkpoint.id} from {base.id}",
-        "figures": {"sessions": len(rows), "judged": len(sessions), "judged_correct": len(rows) - len(practice), "loss": last.get("loss")},
+        "headline": f"{len(practice)} first turns and {len(whole)} judged sessions, {learn.words(last)}, checkpoint {checkpoint.id} from {base.id}",
+        "figures": {"practice": len(practice), "judged": len(sessions), "judged_correct": len(whole), "loss": last.get("loss")},
     }
 
 
