@@ -83,6 +83,6 @@ def test_the_command_line_exits_two_with_one_line(tmp_path):
 
 def test_numbers_that_yaml_reads_as_text_are_floats(tmp_path):
     path = tmp_path / "params.yaml"
-    path.write_text((ROOT / "params.yaml").read_text().replace("critic_lr: 1.0e-4", "critic_lr: 1e-4"))
+    path.write_text((ROOT / "params.yaml").read_text().replace("critic_lr: 3.0e-4", "critic_lr: 3e-4"))
     assert isinstance(yaml.safe_load(path.read_text())["update"]["critic_lr"], str)
-    assert params.load(path).update.critic_lr == pytest.approx(1e-4)
+    assert params.load(path).update.critic_lr == pytest.approx(3e-4)
