@@ -79,6 +79,8 @@ def row(trajectory: Trajectory) -> Row:
             )
         ids.extend(turn.action_ids)
         ids.extend(turn.observation_ids)
+    if src:
+        del ids[int(src[-1][-1]) + 2 :]  # what follows the last action that is learned predicts nothing
     cat = lambda parts, kind: np.concatenate(parts).astype(kind) if parts else np.empty(0, kind)
     return Row(
         id=trajectory.id,

@@ -160,8 +160,10 @@ class Decoder:
         for row in [row for row in self.active if row.cancelled]:
             self._leave(row)
         while self.waiting and len(self.active) < len(self.seen):
-            row = self.waiting.popleft()
-            if not row.cancelled and self._join(row):
+            row = self.waiting[0]  # stays in line until it has joined: an error there must reach who waits for it
+            over = not row.cancelled and self._join(row)
+            self.waiting.popleft()
+            if over:
                 ended.append(row)
         if self.active:
             ended += self._decode()

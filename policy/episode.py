@@ -108,7 +108,9 @@ async def _turn(
         text = "\n".join(result.text for result in results)
         observation = prompt.observe(text, closed=not ids or ids[-1] == prompt.end_id)
         segments.append(observation)
-    verdict = next((result.verdict for result in reversed(results) if result.verdict), None)
+    given = [result.verdict for result in reversed(results) if result.verdict]
+    # A rejection stands for the turn: later files of the same turn must not hide it
+    verdict = next((v for v in given if v.status is Status.REJECTED), given[0] if given else None)
     turn = Turn(
         index=index,
         prompt_ids=opening,

@@ -13,6 +13,7 @@ import math
 import pathlib
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -147,7 +148,7 @@ def fit(
             f"trajectories: got {len(trajectories)}, none to train on, wanted some with action tokens{' and a reward' if rewarded else ''}"
         )
     plan = _Plan(rows, settings)
-    progress = _Progress(work, content_id(settings.to_dict(), [r.id for r in rows], parents), engines, world)
+    progress = _Progress(work, content_id(settings.to_dict(), [[r.id, str(r.reward), zlib.crc32(r.ids.tobytes()), r.actions] for r in rows], parents), engines, world)
     step = progress.resume()
     metrics = measure.data(rows, len(trajectories) - len(rows)) if step == 0 else {}
     prepared, finished, epoch_ev = None, progress.notes.get("finished", False), progress.notes.get("ev")

@@ -14,6 +14,9 @@ from data.records import Candidate, Record, Status, Task
 
 FILES = {"cpp": "sandbox.cpp", "cuda": "sandbox.cuda"}
 
+PREPARED = 3
+"""Tasks that a judge process keeps ready, each with up to BANK_BYTES of questions (sandbox/oracle.py)."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits(Record):

@@ -10,10 +10,7 @@ import traceback
 
 from data.records import Candidate, SandboxError, Status, Task, Verdict, content_id
 from sandbox import backends, slot
-from sandbox.backends import Failed, Limits, TaskInvalid
-
-PREPARED = 4
-"""Tasks kept ready."""
+from sandbox.backends import PREPARED, Failed, Limits, TaskInvalid
 
 
 class Bench:
@@ -31,7 +28,8 @@ class Bench:
 
     def ready(self, backend: backends.Backend, task: Task, limits: Limits, precision: str, track: str):
         """The prepared task, or the TaskInvalid that it always gives."""
-        key = content_id(backend.name, task.id, precision, track, limits.to_dict(), bool(task.baselines))
+        # How often a candidate is asked does not change what is made ready
+        key = content_id(backend.name, task.id, precision, track, limits.to_dict() | {"calls": None}, bool(task.baselines))
         if key not in self.prepared:
             # Told first: should the reference take this process down, that is a fact about the task.
             slot.send_message(self.client, {"phase": "prepare"})
@@ -49,6 +47,7 @@ class Bench:
         made = self.prepared[key][1]
         if isinstance(made, TaskInvalid):
             raise made
+        made.limits = limits
         return made
 
     def judge(self, request: dict) -> Verdict:

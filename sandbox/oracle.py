@@ -22,7 +22,7 @@ from sandbox.backends import Limits, TaskInvalid
 KINDS = ("own", "signed", "scaled", "shifted", "heavy")
 NEEDLES = 4
 """Elements of each floating input that a draw replaces by far values."""
-BANK_BYTES = 768 << 20
+BANK_BYTES = 640 << 20
 """Cases kept for the next candidate of the same task; a candidate sees each at most once."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import fcntl
 import os
 import signal
@@ -15,10 +16,15 @@ import typing
 
 from data.records import Candidate, SandboxError, Status, Task, Verdict
 from sandbox import backends, build, slot
-from sandbox.backends import Limits, Measurement
+from sandbox.backends import PREPARED, Limits, Measurement
 
 LONGEST_S = 900.0
 """A judge process that does not answer for so long beyond its limits is ours to restart."""
+
+UNREADY = PREPARED
+"""Distance of a task that a slot would have to make ready."""
+FEEDBACK_CALLS = 24
+"""Checked calls of a verdict that need not be fresh: what the agent sees inside an episode is never a reward."""
 
 _held: set[tuple[str, str]] = set()
 """Slots of this very process: waiting for one of them would wait forever."""
@@ -66,7 +72,11 @@ class Slot:
         self.zygote: subprocess.Popen | None = None
         self.orders: socket.socket | None = None
         self.judge: socket.socket | None = None
-        self.last_task: str | None = None
+        self.recent: list[str] = []
+
+    def distance(self, task: str) -> int:
+        """0 for the task of the last request, 1 for the one before, ...; UNREADY for tasks that the judge process has dropped."""
+        return self.recent.index(task) if task in self.recent else UNREADY
 
     def start(self) -> None:
         """Zygote up and judge process forked. Raises SandboxError."""
@@ -134,7 +144,7 @@ class Slot:
     def call(self, call: str, task: Task, limits: Limits, **fields) -> Verdict | Measurement:
         """A request with its one retry. Raises SandboxError."""
         request = {"call": call, "backend": self.backend, "task": task.to_dict(), "limits": limits.to_dict(), **fields}
-        self.last_task = task.id
+        self.recent = [task.id, *(t for t in self.recent if t != task.id)][:PREPARED]
         try:
             message = self.ask(request, limits)
         except SandboxError:
@@ -189,7 +199,7 @@ class Pool:
             if lease is None:
                 break
             self.slots.append(Slot(self.backend, lease, pinned=self.limits.threads == 1))
-        self.idle, self.waiting = list(self.slots), asyncio.Condition()
+        self.idle, self.waiting = list(self.slots), []
         self.cache: dict[tuple, Verdict] = {}
         self.flying: dict[tuple, asyncio.Future] = {}
         await asyncio.gather(*(asyncio.to_thread(s.start) for s in self.slots))
@@ -202,20 +212,40 @@ class Pool:
         self.slots = []
 
     async def _on_slot(self, task: Task, work):
-        """Run blocking `work(slot)` on an idle slot, best one that has the task ready."""
-        async with self.waiting:
-            await self.waiting.wait_for(lambda: self.idle)
-            chosen = next((s for s in self.idle if s.last_task == task.id), self.idle[0])
-            self.idle.remove(chosen)
+        """Run blocking `work(slot)` on a slot. Who waits for a task that the slot has ready goes first: making it ready anew costs seconds."""
+        chosen = await self._take(task.id)
         try:
             return await _unabandoned(asyncio.to_thread(work, chosen))
         except SandboxError:
             self.counts["sandbox_errors"] += 1
             raise
         finally:
-            async with self.waiting:
-                self.idle.append(chosen)
-                self.waiting.notify()
+            self._give(chosen)
+
+    async def _take(self, task: str) -> Slot:
+        if self.idle:
+            chosen = min(self.idle, key=lambda s: s.distance(task))
+            self.idle.remove(chosen)
+            return chosen
+        place = asyncio.get_running_loop().create_future()
+        self.waiting.append((task, place))
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._give(place.result())
+            raise
+
+    def _give(self, free: Slot) -> None:
+        self.waiting = [(task, place) for task, place in self.waiting if not place.done()]
+        if not self.waiting:
+            self.idle.append(free)
+            return
+        others = [s for s in self.slots if s is not free]
+        # First what this slot has ready, then what none has; what another has ready is left to it while there is a choice.
+        chosen = min(self.waiting, key=lambda w: (free.distance(w[0]), any(s.distance(w[0]) < UNREADY for s in others)))
+        self.waiting.remove(chosen)
+        chosen[1].set_result(free)
 
     async def judge(self, task: Task, candidate: Candidate, *, fresh: bool, policy: str | None = None) -> Verdict:
         """Verdict on one candidate; without `fresh` it may come from the cache or from the same question in flight."""
@@ -232,7 +262,8 @@ class Pool:
             self.flying[key] = future
         try:
             fields = {"candidate": candidate.to_dict(), "policy": policy, "precision": self.precision, "track": self.track}
-            verdict = await self._on_slot(task, lambda s: s.call("judge", task, self.limits, **fields))
+            limits = self.limits if fresh else dataclasses.replace(self.limits, calls=min(self.limits.calls, FEEDBACK_CALLS))
+            verdict = await self._on_slot(task, lambda s: s.call("judge", task, limits, **fields))
             self.counts["judged"] += 1
             self.cache[key] = verdict
             if future is not None:

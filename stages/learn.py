@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from data.records import Checkpoint, Trajectory
-from stages.stage import Job, Stopped
+from stages.stage import Job
 
 SHOWN = ("loss", "pg_loss", "value_loss", "approx_kl_k3", "explained_var_mc", "reward_mean")
 """What a headline shows of a fit's last step."""
@@ -32,10 +32,7 @@ def fit(job: Job, trajectories: Sequence[Trajectory], wanted, *, name: str = "fi
         job.record(fit=name, **metrics)
         job.progress(int(metrics["step"]), int(metrics["steps"]), f"{name} {words(metrics)}".strip())
 
-    fitted = train.fit(trajectories, wanted, work=job.work / name, log=log, device=job.params.machine.device, **places)
-    if fitted.stopped:
-        raise Stopped(143)
-    return fitted
+    return train.fit(trajectories, wanted, work=job.work / name, log=log, device=job.params.machine.device, **places)
 
 
 def imitate(job: Job, trajectories: Sequence[Trajectory], *, start: str, out: str, kind: str, section: Any) -> Checkpoint:

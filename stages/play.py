@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from data.records import Task, Trajectory, content_id
+from data.records import SandboxError, Task, Trajectory, content_id
 from stages.judging import pool
 from stages.stage import Job
 
@@ -112,14 +112,16 @@ async def episodes(
     tokenizer: Any,
     samples: int,
     seed: int,
+    first: int = 0,
     turns: int | None = None,
     round: int = 0,
     gather: int | None = None,
 ) -> dict[str, int]:
-    """Play `samples` episodes of each task into `store` (a TrajectoryStore), those already there left out.
+    """Play the samples `first`, `first` + 1, ... (`samples` of them) of each task into `store` (a TrajectoryStore), those already there left out.
 
     player(task, seed) -> the `generate` callable of one episode; judges: an entered Pool; gather: episodes under way at once, by
-    default as many as the sampler decodes together. Returns how many were played now, by stop reason, and how many were correct. Raises what stopped an episode other than a SandboxError.
+    default as many as the sampler decodes together. Returns how many were played now, by stop reason, and how many were correct.
+    Raises what stopped an episode other than a SandboxError, and SandboxError when none of several episodes could be judged.
     """
     from policy import reward
     from policy.episode import play
@@ -128,10 +130,11 @@ async def episodes(
     section, stage = job.params.episode, job.name.partition("@")[0]
     limits = {"max_turns": turns or section.turns, "max_new_tokens": section.new_tokens, "context": section.context}
     shown = prompt(job, tokenizer, turns=turns)
-    todo = collections.deque(unplayed(job, tasks, store, checkpoint=checkpoint, samples=samples, round=round))
+    todo = collections.deque(unplayed(job, tasks, store, checkpoint=checkpoint, first=first, samples=samples, round=round))
     total = len(tasks) * samples
     done = total - len(todo)
     counts: collections.Counter[str] = collections.Counter()
+    lost: list[Trajectory] = []
     gate = Gate(exclusive=job.params.judge.backend == "cpp")
 
     async def one(task: Task, sample: int) -> Trajectory:
@@ -153,7 +156,8 @@ async def episodes(
         while todo:
             task, sample = todo.popleft()
             trajectory = await one(task, sample)
-            store.add(trajectory)
+            # Our failures count as played only once it is known that not everything failed: else a restart could never mend them.
+            (lost.append if trajectory.stop == "infra_error" else store.add)(trajectory)
             done += 1
             counts[trajectory.stop] += 1
             counts["correct"] += bool(trajectory.verdict and trajectory.verdict.correct)
@@ -165,19 +169,25 @@ async def episodes(
                 group.create_task(lane())
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
+    if lost and len(lost) == total:
+        raise SandboxError(f"none of {total} episodes could be judged, the last because: {lost[-1].error}")
+    for trajectory in lost:
+        store.add(trajectory)
     return dict(counts)
 
 
-def unplayed(job: Job, tasks: Sequence[Task], store, *, checkpoint: str, samples: int, round: int = 0) -> list[tuple[Task, int]]:
-    """(task, sample) of the episodes that are not whole on disk, first samples of all tasks first."""
+def unplayed(
+    job: Job, tasks: Sequence[Task], store, *, checkpoint: str, samples: int, first: int = 0, round: int = 0
+) -> list[tuple[Task, int]]:
+    """(task, sample) of the episodes that are not whole on disk; the samples of a task stand together, since its slot has it ready."""
     finished, stage = store.finished(), job.name.partition("@")[0]
-    every = [(task, sample) for sample in range(samples) for task in tasks]
+    every = [(task, sample) for task in tasks for sample in range(first, first + samples)]
     return [(task, sample) for task, sample in every if content_id(task.id, checkpoint, stage, round, sample) not in finished]
 
 
 def play_all(job: Job, tasks: Sequence[Task], player: Callable[[Task, int], Any], **keywords: Any) -> dict[str, int]:
     """`episodes` with a pool of its own, opened only when an episode is left to play. All its processes are gone when this returns."""
-    asked = {name: keywords[name] for name in ("checkpoint", "samples", "round") if name in keywords}
+    asked = {name: keywords[name] for name in ("checkpoint", "samples", "first", "round") if name in keywords}
     if not unplayed(job, tasks, keywords["store"], **asked):
         return {}
 

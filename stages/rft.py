@@ -21,7 +21,8 @@ def rejected(trajectory: Trajectory, min_reward: float) -> str | None:
         return "lost"
     if trajectory.reward < min_reward:
         return "outcome"
-    if trajectory.stop != "done":
+    # Who has one turn only cannot submit what it has not seen verified
+    if trajectory.stop != "done" and not (trajectory.stop == "max_turns" and len(trajectory.turns) == 1):
         return "not_submitted"
     if any(turn.finish_reason == "length" for turn in trajectory.turns):
         return "cut_off"

@@ -42,9 +42,10 @@ async def iterate(job: Job) -> list[float]:
             tasks = play.draw(train, section.tasks, play.seed_of(section.seed, iteration))
             await play.episodes(
                 job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id,
-                tokenizer=player.tokenizer, samples=section.samples, seed=play.seed_of(section.seed, iteration), turns=1,
+                tokenizer=player.tokenizer, samples=section.samples, first=iteration * section.samples, seed=play.seed_of(section.seed, iteration), turns=1,
             )
-            wanted = {content_id(task.id, player.checkpoint.id, "single_turn", 0, sample) for task in tasks for sample in range(section.samples)}
+            samples = range(iteration * section.samples, (iteration + 1) * section.samples)  # no iteration trains on the episodes of another
+            wanted = {content_id(task.id, player.checkpoint.id, "single_turn", 0, sample) for task in tasks for sample in samples}
             played = [t for t in play.so_far(job, store) if t.id in wanted]
             counted = [t.reward for t in played if t.reward is not None]
             rewards.append(sum(counted) / max(1, len(counted)))

@@ -198,10 +198,11 @@ def _finish(job: Job, node: plan.Node, run: Callable[[Job], None]) -> None:
         job.out(metrics).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     missing = [path for path in node.outs if not (job.work / "out" / path).exists()]
     assert not missing, f"{job.name}: run wrote no {', '.join(missing)}"
-    for path in job.work.iterdir():
-        if path.name != "out":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    # Marked as done before it is cleaned: a kill between the two leaves finished work with some litter, not litter without work.
     _write(job.work / "done.json", {"lock": _lock_entry(job.root, job.name), "seconds": round(seconds, 1)})
+    for path in list(job.work.iterdir()):
+        if path.name not in ("out", "done.json"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _write(path: pathlib.Path, body: dict[str, Any]) -> None:

@@ -16,6 +16,8 @@ def run(job: Job) -> None:
         policy_out=job.out(f"artifacts/checkpoints/{job.key}"), critic_out=job.out(f"artifacts/critics/{job.key}"),
         kind="ppo", section=section, seed=section.seed + job.round,
     )
+    for out in (f"artifacts/checkpoints/{job.key}", f"artifacts/critics/{job.key}"):
+        learn.published(job, out)
     job.summary = {"headline": f"{len(played)} episodes, {learn.words(last)}", "figures": last}
 
 

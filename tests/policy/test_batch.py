@@ -38,7 +38,7 @@ def test_row_holds_every_token_and_points_at_the_state_before_each_action():
 def test_planted_mistakes_stay_in_the_context_and_give_no_labels():
     t = trajectory(1, turns=[(3, 4), (2, 2)], trainable=[False, True])
     r = batch.row(t)
-    assert len(r.ids) == 16 and r.label.tolist() == list(t.turns[1].action_ids)
+    assert len(r.ids) == 14 and r.label.tolist() == list(t.turns[1].action_ids)
 
 
 def test_only_rewarded_and_fully_sampled_episodes_reach_reinforcement():

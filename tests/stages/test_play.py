@@ -126,10 +126,22 @@ def test_rejection_keeps_what_ended_well_and_was_played_sanely(tmp_path):
         None: good,
         "lost": changed(reward=None, stop="infra_error"),
         "outcome": changed(reward=1.0),
-        "not_submitted": changed(stop="max_turns"),
+        "not_submitted": changed(stop="max_turns", turns=(turn, dataclasses.replace(turn, index=1, text="another"))),
         "cut_off": changed(turns=(dataclasses.replace(turn, finish_reason="length"),)),
         "malformed": changed(turns=(dataclasses.replace(turn, tool_calls=(ToolCall(tool="malformed", args={}),)),)),
         "repeats_itself": changed(turns=twice),
     }
     for rule, trajectory in cases.items():
         assert rft.rejected(trajectory, 2.0) == rule
+    assert rft.rejected(changed(stop="max_turns"), 2.0) is None, "an agent with one turn cannot submit"
+
+
+def test_a_stage_in_which_nothing_could_be_judged_fails_and_plays_again(tmp_path):
+    class Broken(Judges):
+        async def judge(self, *arguments, **keywords):
+            raise SandboxError("no GPU")
+
+    with pytest.raises(SandboxError, match="none of 2 episodes"):
+        run(tmp_path, Broken(), tasks(2), samples=1)
+    _, _, store = run(tmp_path, Judges(), tasks(2), samples=1)
+    assert len(store.finished()) == 2
