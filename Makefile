@@ -1,7 +1,8 @@
-# Two commands: `make run` trains and shows the tiny preset, `make test` runs every test. `make ui` opens Prefect and MLflow.
+# Two commands: `make run` trains and shows the tiny preset, `make test` runs the tests. `make ui` opens Prefect and MLflow.
 SHELL := /bin/bash
 PYTHON ?= python3
 PRESET ?=
+TORCH_INDEX ?=
 VENV := .venv
 STAMP := $(VENV)/installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -33,14 +34,14 @@ ui: install
 install: $(STAMP)
 
 # Torch first: a plain `pip install torch` may bring the CUDA build (several GB), which a machine without a GPU does not need.
-# Where the package index has CPU builds under another address, set PIP_EXTRA_INDEX_URL or put the wheel there yourself.
+# TORCH_INDEX: address of an index with CPU builds, for a package index that has only the CUDA build under this name.
 $(STAMP): pyproject.toml
-	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	@python -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 14) else f"python: got {sys.version.split()[0]}, wanted 3.11 to 3.13 (make PYTHON=python3.12 ...)")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] < (3, 14) else f"python: got {sys.version.split()[0]}, wanted 3.11 to 3.13 (make PYTHON=python3.12 ...)")'
+	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv --clear $(VENV)
 	@if [ -e /dev/nvidiactl ] || command -v nvidia-smi >/dev/null; then \
 	  python -m pip install -q -e '.[all,cuda]'; \
 	else \
-	  python -c 'import torch' 2>/dev/null || python -m pip install -q torch==2.13.0; \
+	  python -c 'import torch' 2>/dev/null || python -m pip install -q torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)); \
 	  python -m pip install -q -e '.[all]'; \
 	fi
 	@touch $@

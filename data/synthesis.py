@@ -1,4 +1,4 @@
-"""New tasks: compositions of one to five operators of the catalogue, written as a person would write them (paper section 2.1)."""
+"""New tasks: compositions of one to five operators of the catalogue, written as a person would write them (CUDA Agent, arXiv 2602.24286)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from data.writing import Step, write_source
 log = logging.getLogger(__name__)
 
 PUBLISHED_MIX = {1: 0.034, 2: 0.838, 3: 0.076, 4: 0.028, 5: 0.012}
-"""Share of tasks by number of composed operators, as published (paper.md section 1, transformers modules left out)."""
+"""Share of tasks by number of composed operators, as published (CUDA Agent, arXiv 2602.24286; its modules from transformers left out)."""
 MOST_OPERATORS = 5
 ATTEMPTS = 60
 """Compositions tried for one task before synthesis says that nothing new can be made."""

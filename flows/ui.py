@@ -75,7 +75,8 @@ def main() -> None:
     }
     pathlib.Path(environment["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
     store = subprocess.run([sys.executable, "-m", "stages.track", "--where"], capture_output=True, text=True, check=True).stdout.strip()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(143))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     children, addresses = [], {}
     try:

@@ -1,4 +1,4 @@
-"""Rewards: pure functions of the scored verdict (paper section 3). None means: left out of loss and statistics."""
+"""Rewards: pure functions of the scored verdict (CUDA Agent, arXiv 2602.24286). None means: left out of loss and statistics."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ import os
 import pathlib
 
 OUT_OF_MEMORY = 2
-NOT_READY = 600
 _ATTRIBUTES = {
     "multiprocessors": 16, "clock_khz": 13, "memory_clock_khz": 36, "memory_bus_bits": 37, "l2_bytes": 38, "major": 75, "minor": 76,
     "shared_bytes": 97, "posix_fd": 103,

@@ -66,10 +66,6 @@ def close_all_but(keep: set[int]) -> None:
                 os.close(int(name))
 
 
-class Ended(Exception):
-    """The child is gone: how, in words, and what it printed last."""
-
-
 class Child:
     """The judge's handle on one confined child."""
 

@@ -1,4 +1,4 @@
-"""Value pretraining: a critic that starts from the rft policy learns the returns of the collected episodes (paper section 2.4)."""
+"""Value pretraining: a critic that starts from the rft policy learns the returns of the collected episodes (CUDA Agent, arXiv 2602.24286)."""
 
 from __future__ import annotations
 

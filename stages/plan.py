@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import pathlib
 import re
+import sys
 from typing import Any
 
 import yaml
@@ -104,7 +105,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", action="store_true", help="print stage names instead of commands")
     arguments = parser.parse_args()
-    for node in read().values():
+    try:
+        nodes = read()
+    except (ValueError, OSError) as error:
+        print(f"plan: {error}", file=sys.stderr)
+        sys.exit(2)
+    for node in nodes.values():
         print(node.name if arguments.names else node.cmd)
 
 

@@ -1,7 +1,7 @@
 """Rejection fine-tuning: learn the collected episodes that ended well and were played sanely.
 
 The outcome filter wants a reward; the pattern filter drops episodes with a broken or pointless course, so that the model does not
-learn to repeat itself, to talk past the tools, or to be cut off (paper section 2.3).
+learn to repeat itself, to talk past the tools, or to be cut off (CUDA Agent, arXiv 2602.24286).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Single-turn PPO: one answer a task, judged at once, several rounds of play and update in one stage (paper section 2.2).
+"""Single-turn PPO: one answer a task, judged at once, several rounds of play and update in one stage (CUDA Agent, arXiv 2602.24286).
 
 Lambda is 1: an answer is one action, and its reward needs no bootstrapping. The critic starts from the policy with V = 0 and is
 not kept; `critic` pretrains the one for the multi-turn rounds.

@@ -6,15 +6,17 @@ A stage module calls `main(__file__, run)`. `run(job)` reads from `job.params` a
   resumes an old run. Outs are published by rename when `run` has returned; a half output is never at its place.
 - The same stage never runs twice at once (a lock of the process, which the kernel releases with it).
 - SIGTERM (also sent when the parent dies) or ctrl-C raises `Stopped` in `run`; exit code 143, the work stays.
-- ValueError is the user's: one line, exit 2. SandboxError is the machine's: one line, exit 3.
+- ValueError and OSError are the user's: one line, exit 2. SandboxError, a full disk or memory are the machine's: one line, exit 3.
 Imports neither DVC, Prefect nor MLflow. It does not retry and does not decide what is out of date.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import dataclasses
+import errno
 import fcntl
 import hashlib
 import json
@@ -175,13 +177,15 @@ def guarded(name: str, run: Callable[[Job], None], *, root: str | pathlib.Path =
     except Stopped:
         print(f"{name}: stopped; the next start goes on from {job.work if job else 'the beginning'}", file=sys.stderr)
         return 143
-    except (ValueError, SandboxError) as error:
+    except (ValueError, SandboxError, OSError) as error:
         where = ""
         if job:
-            (job.work / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
-            where = f" (traceback: {job.work / 'error.txt'})"
+            with contextlib.suppress(OSError):  # a full disk must not hide what happened
+                (job.work / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+                where = f" (traceback: {job.work / 'error.txt'})"
         print(f"{name}: {' '.join(str(error).split())}{where}", file=sys.stderr)
-        return 3 if isinstance(error, SandboxError) else 2
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+        return 3 if full or isinstance(error, SandboxError) else 2
 
 
 def _finish(job: Job, node: plan.Node, run: Callable[[Job], None]) -> None:

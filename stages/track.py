@@ -130,7 +130,7 @@ def main() -> None:
         knock(uri)
         shipped = registry.ship(root / JOURNAL, uri, artifacts=root / "artifacts" / "mlflow" / "files")
     except Exception as error:  # whatever the client raises: tracking must not fail a pipeline, and the journal keeps everything
-        print(f"{uri}: not reached ({type(error).__name__}); {JOURNAL} keeps {added} new entries for the next `python -m stages.track`")
+        print(f"{uri}: not reached ({type(error).__name__}: {error}); {JOURNAL} keeps {added} new entries for the next `python -m stages.track`")
         return
     print(f"{shipped} entries shipped to {uri}")
 

@@ -1,4 +1,4 @@
-"""A small DVC repository with the real dvc.yaml and params.yaml, whose stages are a toy that writes their outs at once."""
+"""A small DVC repository with the real dvc.yaml and the preset `tiny`, whose stages are a toy that writes their outs at once."""
 
 import os
 import pathlib
@@ -61,8 +61,8 @@ class ToyRepo:
 def reproduced(tmp_path_factory) -> ToyRepo:
     """The toy repository after a whole `dvc repro`; copy it before changing it (fixture `toy_repo`)."""
     path = tmp_path_factory.mktemp("toy")
-    for name in ("params.yaml", ".dvcignore"):
-        shutil.copy(ROOT / name, path / name)
+    shutil.copy(ROOT / ".dvcignore", path / ".dvcignore")
+    shutil.copy(ROOT / "stages/presets/tiny.yaml", path / "params.yaml")
     shutil.copytree(ROOT / ".dvc", path / ".dvc", ignore=shutil.ignore_patterns("cache", "tmp", "config.local"))
     (path / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text().replace("python -m stages.", "python toy.py "))
     (path / "toy.py").write_text(TOY)

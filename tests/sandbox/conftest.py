@@ -39,8 +39,11 @@ def verdicts():
             async def one(entry):
                 found[entry.name] = await pool.judge(known_task(entry.task), entry.candidate(), fresh=True, policy=entry.policy)
 
+            plain = next(e for e in entries if e.name == "relu")
+            await one(plain)
+            shut_in = found[plain.name].environment["isolation_level"] in ("root", "userns")
             order = sorted(
-                entries, key=lambda e: (not any(w.startswith(("timeout", "compile_timeout", "out_of")) for w in e.wanted), e.task)
+                (e for e in entries if e is not plain and (shut_in or not e.needs_root)), key=lambda e: (not any(w.startswith(("timeout", "compile_timeout", "out_of")) for w in e.wanted), e.task)
             )
             await asyncio.gather(*(one(e) for e in order))
         return found

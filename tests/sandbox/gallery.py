@@ -1,6 +1,8 @@
 """Cheats and their honest twins: one file or folder each, whose first line names the verdict it must get.
 
-# verdict: STATUS[/RULE][|STATUS[/RULE]...] task=NAME [policy=mixed] [min_ms=N]
+# verdict: STATUS[/RULE][|STATUS[/RULE]...] task=NAME [policy=mixed] [min_ms=N] [needs=root]
+
+needs=root: only isolation level root or userns keeps it out; elsewhere it is not judged.
 """
 
 import dataclasses
@@ -18,6 +20,7 @@ class Entry:
     task: str
     policy: str
     min_ms: float
+    needs_root: bool
     path: pathlib.Path
 
     def candidate(self):
@@ -37,7 +40,7 @@ def read(folder: str) -> list[Entry]:
         words = main.read_text().splitlines()[0].removeprefix("# verdict: ").split()
         options = dict(w.split("=") for w in words[1:])
         wanted, policy = words[0].split("|"), options.get("policy", "libraries_allowed")
-        entries.append(Entry(path.stem, wanted, options["task"], policy, float(options.get("min_ms", 0)), path))
+        entries.append(Entry(path.stem, wanted, options["task"], policy, float(options.get("min_ms", 0)), "needs" in options, path))
     return entries
 
 

@@ -46,7 +46,7 @@ def repository(tmp_path) -> pathlib.Path:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, root / name)
     (root / "dvc.lock").unlink(missing_ok=True)
-    values = yaml.safe_load((root / "params.yaml").read_text())
+    values = yaml.safe_load((root / "stages/presets/tiny.yaml").read_text())
     for section, changes in SMALLER.items():
         values[section] |= changes
     (root / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))

@@ -14,7 +14,7 @@ TINY = yaml.safe_load((ROOT / "params.yaml").read_text())
 
 
 def written(tmp_path, change):
-    values = yaml.safe_load((ROOT / "params.yaml").read_text())
+    values = yaml.safe_load((ROOT / "stages/presets/tiny.yaml").read_text())
     change(values)
     path = tmp_path / "params.yaml"
     path.write_text(yaml.safe_dump(values))
@@ -22,8 +22,11 @@ def written(tmp_path, change):
 
 
 def test_the_file_in_the_repository_is_the_tiny_preset():
-    assert (ROOT / "params.yaml").read_text() == (ROOT / "stages/presets/tiny.yaml").read_text(), "cp params.yaml stages/presets/tiny.yaml"
-    assert params.load(ROOT / "params.yaml").judge.backend == "cpp"
+    tracked = subprocess.run(["git", "show", "HEAD:params.yaml"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("no git repository here")
+    assert tracked.stdout == (ROOT / "stages/presets/tiny.yaml").read_text(), "cp params.yaml stages/presets/tiny.yaml"
+    assert params.load(ROOT / "stages/presets/tiny.yaml").judge.backend == "cpp"
 
 
 @pytest.mark.parametrize("name", preset.names())

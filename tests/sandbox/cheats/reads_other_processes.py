@@ -1,4 +1,4 @@
-# verdict: incorrect task=relu policy=mixed
+# verdict: incorrect task=relu policy=mixed needs=root
 import torch
 import torch.nn as nn
 import os
