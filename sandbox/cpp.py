@@ -27,6 +27,8 @@ EXTRA_S = 1.0
 """Seconds from the first scored call during which more are asked where other programs held up most of them."""
 BLOCK = 24
 """Calls of an eager block: one before and one after each candidate."""
+IMPLAUSIBLE = 5.0
+"""A compiled reference so many times slower than eager is a fault of this measurement, and must not become anybody's speed-up."""
 RECENT_S = 1.0
 """An eager block of so long ago still says what the machine is like now."""
 LEVELS = {
@@ -308,7 +310,7 @@ class Cpp:
         return Found(times_ms=times_ms, speedup=speedup, flags=flags, kernels=kernels, log=log[-4000:])
 
     def _measure_compile(self, prepared: Prepared) -> None:
-        """compile / eager as (low, median, high), both timed now and no candidate alive; 1 with a flag where it cannot compile."""
+        """compile / eager as (low, median, high), both timed now and no candidate alive; 1 with a flag where it cannot compile or the ratio is no fact."""
         reference, limits = prepared.reference, prepared.limits
         try:
             server = self._reference_server(reference, limits, role="compile")
@@ -323,6 +325,8 @@ class Cpp:
             compiled = self._block(server, cases, limits, 1.5)
             low, middle, high = timing.interval([before, self._eager_block(prepared, 1.0)], compiled)
             prepared.compile_over_eager = (1 / high, 1 / middle, 1 / low)
+            if 1 / middle > IMPLAUSIBLE:
+                prepared.compile_over_eager, prepared.flags = (1.0, 1.0, 1.0), ("compile_suspect",)
         except Failed:
             prepared.compile_over_eager, prepared.flags = (1.0, 1.0, 1.0), ("compile_failed",)
         finally:
