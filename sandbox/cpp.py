@@ -165,10 +165,12 @@ class Cpp:
 
     def _inductor_folder(self) -> pathlib.Path:
         """Compiled references are kept: only trusted task code writes here, under the slot's uid."""
-        folder = build.cache_folder("inductor") / f"slot{self.index}"
+        owner = FIRST_UID + REFERENCES + self.index if os.geteuid() == 0 else os.getuid()
+        # Named after its owner: what another uid left in a folder cannot be locked, and torch.compile then fails at every call.
+        folder = build.cache_folder("inductor") / f"slot{self.index}-uid{owner}"
         folder.mkdir(exist_ok=True)
         if os.geteuid() == 0:
-            os.chown(folder, *(2 * [FIRST_UID + REFERENCES + self.index]))
+            os.chown(folder, owner, owner)
         return folder
 
     def _compile_zygote(self, limits: Limits) -> socket.socket:
