@@ -40,7 +40,7 @@ def get_init_inputs():
 """,
     origin="user",
 )
-LIMITS = Limits(calls=12, call_s=4.0, build_s=3.0, total_s=60.0)
+LIMITS = Limits(calls=12, call_s=8.0, build_s=3.0, total_s=60.0)
 
 
 def plan_of(kernel, text="", **changes):
