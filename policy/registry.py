@@ -18,6 +18,8 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
+from data.journal import read_lines
+
 EXPERIMENT = "cuda-agent"
 MODEL = "kernel-policy"
 KEY = "cuda_agent.key"
@@ -30,22 +32,11 @@ def default_uri(root: str | pathlib.Path = ".") -> str:
     return given or f"sqlite:///{pathlib.Path(root).resolve() / 'artifacts' / 'mlflow' / 'mlflow.db'}"
 
 
-def entries(journal: str | pathlib.Path) -> list[dict[str, Any]]:
-    """What the journal holds; a last line cut by a kill is left out."""
-    path, rows = pathlib.Path(journal), []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
-
-
 def append(journal: str | pathlib.Path, new: Iterable[dict[str, Any]]) -> int:
     """Add the entries whose key the journal does not hold; on disk when this returns. Returns how many were new."""
     path = pathlib.Path(journal)
     path.parent.mkdir(parents=True, exist_ok=True)
-    known, added = {entry["key"] for entry in entries(path)}, 0
+    known, added = {entry["key"] for entry in read_lines(path)}, 0
     cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
     with path.open("a", encoding="utf-8") as lines:
         if cut:
@@ -70,8 +61,8 @@ def ship(journal: str | pathlib.Path, uri: str, *, artifacts: str | pathlib.Path
     if uri.startswith("sqlite:///"):
         pathlib.Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     taken_path = journal.with_name("shipped.jsonl")
-    taken = {row["key"] for row in entries(taken_path)}
-    waiting = [entry for entry in entries(journal) if f"{uri} {entry['key']}" not in taken]
+    taken = {row["key"] for row in read_lines(taken_path)}
+    waiting = [entry for entry in read_lines(journal) if f"{uri} {entry['key']}" not in taken]
     if not waiting:
         return 0
     store = _Store(uri, artifacts)

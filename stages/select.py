@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 
+from data.journal import read_lines
 from data.records import SandboxError
 from stages import judging
-from stages.stage import Job, main, read_lines
+from stages.stage import Job, main
 
 
 def run(job: Job) -> None:

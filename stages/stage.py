@@ -33,6 +33,7 @@ from typing import Any
 
 import yaml
 
+from data.journal import read_lines
 from data.records import SandboxError
 from stages import params as parameters
 from stages import plan
@@ -107,17 +108,6 @@ class Job:
         if done >= total or time.monotonic() - self._told > 5:
             self._told = time.monotonic()
             print(f"{self.name}: {done}/{total} {text}".rstrip(), flush=True)
-
-
-def read_lines(path: str | pathlib.Path) -> list[dict[str, Any]]:
-    """JSON lines; a last line cut by a kill is left out."""
-    path, rows = pathlib.Path(path), []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
 
 
 def _append(path: pathlib.Path, row: dict[str, Any]) -> None:

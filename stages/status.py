@@ -7,6 +7,7 @@ import json
 import pathlib
 import time
 
+from data.journal import read_lines
 from stages import plan, stage, track
 
 
@@ -23,7 +24,7 @@ def rows(root: pathlib.Path) -> list[tuple[str, str, str]]:
         if published:
             found.append((node.name, "done", ", ".join(node.outs)))
             continue
-        events = stage.read_lines(root / "work" / stage.folder_name(node.name) / "events.jsonl")
+        events = read_lines(root / "work" / stage.folder_name(node.name) / "events.jsonl")
         last = events[-1] if events else None
         age = f", {time.time() - last['time']:.0f} s ago" if last else ""
         found.append((node.name, "-", f"at {last['done']}/{last['total']} {last['text']}{age}" if last else "not run"))

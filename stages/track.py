@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from data.journal import read_lines
 from policy import registry
 
 JOURNAL = "artifacts/tracking/journal.jsonl"
@@ -53,7 +54,7 @@ def gather(root: pathlib.Path) -> list[dict[str, Any]]:
 
 def _alias(journal: pathlib.Path, last: str | None) -> list[dict[str, Any]]:
     """The entry that names the last round's checkpoint as candidate, when it is not the one that was named last."""
-    named = [entry for entry in registry.entries(journal) if entry["kind"] == "candidate"]
+    named = [entry for entry in read_lines(journal) if entry["kind"] == "candidate"]
     if last is None or (named and named[-1]["checkpoint"] == last):
         return []
     return [{"key": f"candidate {len(named)} {last}", "kind": "candidate", "checkpoint": last}]
