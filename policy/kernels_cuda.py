@@ -27,6 +27,8 @@ return v; }
 """
 ROW = "#define EACH for (long long j = threadIdx.x; j < n; j += blockDim.x)\n"
 FLAT = "#define EACH for (long long j = blockIdx.x * (long long)blockDim.x + threadIdx.x; j < n; j += (long long)gridDim.x * blockDim.x)\n"
+EACH_THREAD = 4
+"""Elements of a flat program that one thread takes: with unrolling that many loads are under way at once (docs/log.md)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,21 @@ class Launch(Schedule):
     @property
     def plan(self) -> str:
         return f"plan: block {self.block}"
+
+
+def launches(program: Program, graph: Graph) -> tuple[Launch, ...]:
+    """Layouts worth trying, the best guess first: 16 elements of a row a thread, between two warps and a whole block."""
+    if program.flat:
+        return (Launch(block=256), Launch(block=512))
+    columns = _main(program, graph)[1][-1]
+    best = min(1024, max(64, 1 << (columns // 16).bit_length() - 1)) if columns >= 16 else 64
+    return (Launch(block=best), Launch(block=best // 2 if best == 1024 else best * 2))
+
+
+def _main(program: Program, graph: Graph) -> tuple[int, tuple[int, ...]]:
+    """Position and shape of the input whose rows the program walks."""
+    at = next(i for i, node in enumerate(graph.inputs) if node.name == program.main)
+    return at, graph.inputs[at].shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,10 +73,11 @@ def kernel(program: Program, launch: Launch, columns: int) -> Kernel:
     body = "\n".join(lines)
     rows = 2 if "u[j]" in body else 1 if "t[j]" in body else 0
     scratch = 4 * rows * columns > SHARED_BYTES and not program.flat
-    pointers = [f"const float* {leaf.name}" for leaf in program.leaves.values()] + ["float* o"] + (["float* t0"] if scratch else [])
+    pointers = [f"const float* __restrict__ {leaf.name}" for leaf in program.leaves.values()] + ["float* __restrict__ o"] + (["float* t0"] if scratch else [])
     head = [f'extern "C" __global__ void run({", ".join(pointers)}, long long m, long long n) {{', "typedef float real;"]
     if program.flat:
         head += ["long long i = 0;"]
+        body = re.sub(r"^EACH", f"#pragma unroll {EACH_THREAD}\nEACH", body, flags=re.MULTILINE)
     else:
         head += ["long long i = blockIdx.x * n;", "real s, a, p, q, d = -1e38f;", "double c = 0;"]
         if rows:
@@ -79,8 +97,7 @@ def _over_block(line: str) -> str:
 
 def plan_files(program: Program, launch: Launch, graph: Graph) -> dict[str, str]:
     """kernels.cu and plan.json."""
-    main = next(i for i, node in enumerate(graph.inputs) if node.name == program.main)
-    full = graph.inputs[main].shape
+    main, full = _main(program, graph)
     made = kernel(program, launch, full[-1])
     inputs = {f"{node.name}": f"x{i}" for i, node in enumerate(graph.inputs)}
     tensors = [
@@ -92,7 +109,7 @@ def plan_files(program: Program, launch: Launch, graph: Graph) -> dict[str, str]
     declared: dict = {"let": {"m": f"{x}.numel", "n": f"{x}.shape[-1]"}, "buffers": {}, "outputs": {}, "steps": [step]}
     declared["outputs"]["y0"] = {"like": x} if program.vector else {"dtype": "float32", "shape": [*dims, *([1] if program.keepdim else [])]}
     if program.flat:
-        step |= {"grid": [f"ceil_div(m, {launch.block})"], "args": [*tensors, "y0", "m", "m"]}
+        step |= {"grid": [f"ceil_div(m, {EACH_THREAD * launch.block})"], "args": [*tensors, "y0", "m", "m"]}
     elif made.scratch:
         declared["buffers"]["t0"] = {"dtype": "float32", "shape": [made.rows, "m"]}
         step["args"] = [*tensors, "y0", "t0", "m", "n"]
@@ -105,7 +122,7 @@ def plan_files(program: Program, launch: Launch, graph: Graph) -> dict[str, str]
 
 def cupy_files(program: Program, launch: Launch, graph: Graph, source: str) -> dict[str, str]:
     """model_new.py with the kernel as a CuPy RawKernel on torch's stream."""
-    full = next(node.shape for node in graph.inputs if node.name == program.main)
+    full = _main(program, graph)[1]
     made = kernel(program, launch, full[-1])
     arguments = [leaf.python for leaf in program.leaves.values()]
     inputs = [name for name in arguments if not name.startswith("self.")]
@@ -124,7 +141,8 @@ def cupy_files(program: Program, launch: Launch, graph: Graph, source: str) -> d
         options = f", shared_mem={4 * made.rows} * n"
         if 4 * made.rows * full[-1] > DEFAULT_SHARED_BYTES:
             lines += [f"        RUN.max_dynamic_shared_size_bytes = {4 * made.rows} * n"]
-    grid = f"((m + {launch.block - 1}) // {launch.block},)" if program.flat else "(m // n,)"
+    each = EACH_THREAD * launch.block
+    grid = f"((m + {each - 1}) // {each},)" if program.flat else "(m // n,)"
     sizes = "m, m" if program.flat else "m, n"
     lines += ["        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):"]
     lines += [f"            RUN({grid}, ({launch.block},), ({', '.join(pointers)}, {sizes}){options})", "        return o"]

@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from random import Random
 
 from data.records import Candidate, Task
-from data.trace import trace
+from data.trace import Graph, trace
 from policy import kernels_cpp, kernels_cuda
 from policy.kernels_cpp import Schedule
-from policy.kernels_cuda import Launch
 from policy.prompt import Prompt, Segment, call_text
 from policy.rowcode import Program, program
 from policy.sampler import Completion
@@ -30,9 +29,8 @@ WEIGHTS = (0.5, 0.0, 0.5, 0.0)
 """Default shares: a choice that a clock can tell apart, and no more text than that. Split loops cost little while rows stay in cache."""
 
 
-LAUNCHES = tuple(Launch(block=block) for block in (256, 128, 512, 1024))
-FORMATS = {("cuda_extension", "cpp"): SCHEDULES, ("plan", "cuda"): LAUNCHES, ("cupy", "cuda"): LAUNCHES}
-"""What the teacher writes, and the schedules that it draws from; the first is the one to fall back on."""
+FORMATS = (("cuda_extension", "cpp"), ("plan", "cuda"), ("cupy", "cuda"))
+"""Format and backend of what the teacher writes."""
 FAST_ENOUGH = 1.05
 """Speed-up over eager below which a session goes on to another schedule."""
 
@@ -68,7 +66,7 @@ class Written:
 
 
 class Teacher:
-    """Writes candidates. seed: of everything random. weights: of the format's schedules (`FORMATS`).
+    """Writes candidates. seed: of everything random.
 
     says: each operator of a C++ kernel stands behind a comment with its line of the task's listing. Longer, but a small model learns
     it from fewer steps, since what to translate next stands beside it.
@@ -80,24 +78,26 @@ class Teacher:
         *,
         format: str = "cuda_extension",
         backend: str = "cpp",
-        weights: tuple[float, ...] | None = None,
         says: bool = False,
     ):
         if (format, backend) not in FORMATS:
             raise ValueError(f"teacher: got {format} on {backend}, wanted {', '.join(f'{f} on {b}' for f, b in FORMATS)}")
         self.seed, self.format, self.backend, self.says = seed, format, backend, says
-        self.schedules = FORMATS[format, backend]
-        self.weights = weights or (WEIGHTS if backend == "cpp" else (1.0,) * len(self.schedules))
 
     def program(self, task: Task) -> Program:
         """The task as row code. Raises ValueError where the teacher cannot write it."""
         return program(trace(task.source, task.mode))
 
-    def versions(self, task: Task, rng: Random, schedule: Schedule | None = None) -> Written:
-        """A correct version under a random schedule, or under `schedule`."""
-        chosen = schedule or rng.choices(self.schedules, self.weights)[0]
+    def schedules(self, row: Program, graph: Graph) -> tuple[Schedule, ...]:
+        """What it draws from; the first is the one to fall back on."""
+        return SCHEDULES if self.backend == "cpp" else kernels_cuda.launches(row, graph)
+
+    def versions(self, task: Task, rng: Random, schedule: Schedule | None = None, *, best: bool = False) -> Written:
+        """A correct version under a random schedule, under `schedule`, or under the one to fall back on."""
         graph = trace(task.source, task.mode)
         row = program(graph)
+        able = self.schedules(row, graph)
+        chosen = schedule or (able[0] if best else rng.choices(able, WEIGHTS if self.backend == "cpp" else None)[0])
         if self.format == "plan":
             files = kernels_cuda.plan_files(row, chosen, graph)
         elif self.format == "cupy":
@@ -138,8 +138,9 @@ class Teacher:
                 changed = [path for path, text in right.candidate.files.items() if shown.candidate.files.get(path) != text]
                 return _says(right.action(only=changed))
             slow = answer_is_correct(answer) and (speed_over_eager(answer) or 9.0) < FAST_ENOUGH
-            if improve and slow and right.schedule != self.schedules[0]:
-                better = state["right"] = state["shown"] = self.versions(task, rng, self.schedules[0])
+            better = self.versions(task, rng, best=True) if improve and slow else right
+            if better.schedule != right.schedule:
+                state["right"] = state["shown"] = better
                 changed = [path for path, text in better.candidate.files.items() if right.candidate.files[path] != text]
                 return _says(better.action(only=changed))
             return _says(call_text("submit"))
@@ -262,11 +263,10 @@ def sessions_text(
     prompt: Prompt,
     format: str = "cuda_extension",
     backend: str = "cpp",
-    weights: tuple[float, ...] | None = None,
     says: bool = False,
 ) -> Iterator[tuple[list[Segment], str]]:
     """(opening segments, action text) of one first turn a task, without running anything. Tasks it cannot write are left out."""
-    teacher = Teacher(seed, format=format, backend=backend, weights=weights, says=says)
+    teacher = Teacher(seed, format=format, backend=backend, says=says)
     for index, task in enumerate(tasks):
         rng = Random(f"teacher {seed} {index} {task.id}")
         try:

@@ -53,6 +53,12 @@ MAKES_TENSOR = {"empty", "empty_like", "empty_strided", "zeros", "zeros_like", "
 MAKES_NUMBER = {"size", "stride", "numel", "dim", "data_ptr", "element_size", "item", "tolist", "is_contiguous", "nelement", "storage_offset"}
 ON_TENSORS = {"abs", "sum", "pow", "round", "divmod", "min", "max", "sorted", "any", "all"}
 """Builtins that become torch operators when handed a tensor."""
+LOADERS = ("load_inline", "load", "RawKernel", "RawModule", "ElementwiseKernel", "ReductionKernel")
+CUPY = {
+    "RawKernel", "RawModule", "ElementwiseKernel", "ReductionKernel", "cuda.ExternalStream", "cuda.Stream", "cuda.Device", "cuda.get_current_stream",
+    "float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool_", "intp",
+}  # fmt: skip
+"""Of CuPy: own kernels, streams and scalars of a launch; its array functions are a library's work."""
 CPP_TOKENS = {
     "process": r"(?<![.>\w])(fork|vfork|execve?[lvpe]*|system|popen|posix_spawnp?|clone3?|daemon|wait(pid|id)?|kill|tgkill|raise|ptrace|prctl|sigaction|signal|setitimer|timer_create|syscall|process_vm_\w+)\s*\(",
     "loader": r"(?<![.>\w])(dlopen|dlsym|dlmopen|dl_iterate_phdr|mprotect|LD_PRELOAD)\b",
@@ -129,7 +135,10 @@ def _dotted(node: ast.AST) -> str | None:
 
 
 def _is_loader(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and (_dotted(node.func) or "").split(".")[-1] in ("load_inline", "load", "RawKernel", "RawModule")
+    """A call that builds kernels, or one of a method of what it built: RawModule(...).get_function("name")."""
+    if not isinstance(node, ast.Call):
+        return False
+    return (_dotted(node.func) or "").split(".")[-1] in LOADERS or (isinstance(node.func, ast.Attribute) and _is_loader(node.func.value))
 
 
 def _kernel_names(tree: ast.AST) -> set[str]:
@@ -303,8 +312,10 @@ class _Rules:
                 raise reject("torch_op", f"{where}: a call of {dotted}")
             if root in ("math", "functools", "itertools", "collections", "dataclasses", "typing", "triton"):
                 return
-            if root in ("cupy",):
-                return
+            if root == "cupy":
+                if dotted.partition(".")[2] in CUPY:
+                    return
+                raise reject("library_call", f"{where}: {dotted} is a library's work, not a kernel's")
             if isinstance(func.value, ast.Name) and func.value.id == "self":
                 if func.attr in self.defined or func.attr in ("register_buffer", "parameters", "named_parameters"):
                     return

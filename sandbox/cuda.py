@@ -246,11 +246,13 @@ class CudaBackend:
     def measure(self, prepared: Prepared) -> Measurement:
         """Controls of the oracle and device times of the baselines."""
         medians = {key: statistics.median(blocks[0]) for key, blocks in prepared.device.items()}
+        facts = {"wall_ms": {key: round(v, 5) for key, v in prepared.wall.items()}}
+        facts |= {"compile_refused": prepared.compile_refused} if prepared.compile_refused else {}
         return Measurement(
             eager_ms=medians["eager"],
             compile_ms=medians.get("compile"),
             floor_ms=prepared.floor_ms,
-            environment=self.environment() | {"wall_ms": {key: round(v, 5) for key, v in prepared.wall.items()}},
+            environment=self.environment() | facts,
             controls=prepared.reference.controls(),
             output_bytes=prepared.output_bytes,
             input_bytes=prepared.input_bytes,

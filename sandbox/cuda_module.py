@@ -20,8 +20,6 @@ from sandbox.cuda_worker import Failure, Server, failure_of, see_only, send, ten
 def reference_server(channel, payload: dict, fds) -> None:
     """Role for slot.spawn: the task's Model, eager and compiled; serves on fds[0] until it closes."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    # CuPy was imported by another user, whose cache folder is not there any more
-    os.environ["CUPY_CACHE_DIR"] = os.path.join(os.environ.get("TMPDIR", "/tmp"), "cupy")
     _serve_module(_ModuleServer(socket.socket(fileno=fds[0]), files={}), payload["gpu"])
 
 
@@ -30,8 +28,8 @@ def candidate_server(channel, payload: dict, fds) -> None:
     if payload.get("loader"):
         # Triton looks for the driver along it
         os.environ["LD_LIBRARY_PATH"] = payload["loader"]
-    # CuPy was imported by another user, whose cache folder is not there any more
-    os.environ["CUPY_CACHE_DIR"] = os.path.join(os.environ.get("TMPDIR", "/tmp"), "cupy")
+    # The zygote imported CuPy as another user, and its cache folder is fixed at import: here it cannot be reached
+    os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
     _serve_module(_ModuleServer(socket.socket(fileno=fds[0]), files=payload["files"], library=payload.get("library")), payload["gpu"])
 
 
@@ -41,6 +39,8 @@ def _serve_module(server: _ModuleServer, gpu: str) -> None:
     see_only(gpu)
     try:
         torch.zeros(1, device="cuda")
+        # By default it asks NVML, which sees no device from inside a confinement; then Triton and torch.compile refuse device 0
+        torch.cuda.device_count = torch._C._cuda_getDeviceCount
         torch.set_num_threads(1)
         cudriver.start()
     except BaseException as error:

@@ -42,6 +42,8 @@ class Prepared:
     round_trip_ms: float = 0.0
     """Tier 1: the same without its copies."""
     floor_ms: float | None = None
+    compile_refused: str | None = None
+    """Why torch.compile gave no baseline."""
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
@@ -116,6 +118,7 @@ class References:
                     raise TaskInvalid(f"the reference fails: {error}") from None
                 # torch.compile alone fails: then there is no such baseline
                 prepared.device.pop(key, None)
+                prepared.compile_refused = f"{error}\n{error.log}".strip()[-2000:]
         prepared.seconds["baselines"] = time.perf_counter() - start
         floor = 1e3 * max(0, prepared.input_bytes + prepared.output_bytes - self.facts["l2_bytes"]) / cudriver.peak_bandwidth(self.facts)
         # A reference below it shows that not every byte is needed: then there is no floor

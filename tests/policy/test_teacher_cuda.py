@@ -9,7 +9,7 @@ import pytest
 from data.operators import FAMILIES
 from data.records import Baselines
 from data.synthesis import REGIMES, synthesize
-from policy.teacher import FORMATS, LAUNCHES, Teacher, plant
+from policy.teacher import FORMATS, Teacher, plant
 from tests.policy.test_teacher import CHAINS, task_of
 
 
@@ -43,9 +43,18 @@ def test_rows_too_long_for_shared_memory_get_a_scratch_tensor():
     assert "shared" not in plans[1]["steps"][0] and plans[1]["buffers"] == {"t0": {"dtype": "float32", "shape": [1, "m"]}}
 
 
-def test_blocks_differ_between_seeds(tasks):
+def test_blocks_differ_between_seeds_and_suit_the_rows():
     teacher = Teacher(0, format="plan", backend="cuda")
-    assert {teacher.versions(tasks[0], Random(n)).schedule for n in range(40)} == set(LAUNCHES)
+    for forward, columns, wanted in (
+        ("torch.relu(x)", 4096, {256, 512}),
+        ("torch.softmax(x, -1)", 16, {64, 128}),
+        ("torch.softmax(x, -1)", 1024, {64, 128}),
+        ("torch.softmax(x, -1)", 4096, {256, 512}),
+        ("torch.softmax(x, -1)", 300_000, {1024, 512}),
+    ):
+        task = task_of(f"return {forward}", (2, columns))
+        assert {teacher.versions(task, Random(n)).schedule.block for n in range(40)} == wanted
+        assert teacher.versions(task, Random(0), best=True).schedule.block in wanted
 
 
 @pytest.mark.gpu

@@ -113,3 +113,33 @@ def test_no_function_and_unknown_types_are_format_errors():
         with pytest.raises(Failed) as failed:
             build.signatures(candidate(GOOD, kernel))
         assert failed.value.status is Status.FORMAT_ERROR
+
+
+CUPY = """import cupy
+import torch
+from torch import nn
+
+KERNEL = cupy.RawModule(code='extern "C" __global__ void k(const float* x, float* o, long long n) {}').get_function("k")
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            KERNEL((1,), (256,), (x.data_ptr(), out.data_ptr(), cupy.int64(x.numel())))
+        return out
+"""
+
+
+def test_kernels_of_cupy_pass_and_its_array_functions_are_refused():
+    def check(source):
+        check_candidate(Candidate(format="cupy", files={"model_new.py": source}), policy="own_kernels_only", backend="cuda")
+
+    check(CUPY)
+    check(CUPY.replace("KERNEL = cupy.RawModule", "MODULE = cupy.RawModule").replace('.get_function("k")', '\nKERNEL = MODULE.get_function("k")'))
+    for work in ("cupy.maximum(cupy.asarray(x), 0)", "cupy.fuse()", "cupy.cuda.cublas.sgemm()"):
+        with pytest.raises(Failed) as caught:
+            check(CUPY.replace("        return out", f"        {work}\n        return out"))
+        assert (caught.value.status, caught.value.rule) == (Status.REJECTED, "library_call")
+    with pytest.raises(Failed, match="no kernel"):
+        check(CUPY.replace("            KERNEL((1,), (256,), (x.data_ptr(), out.data_ptr(), cupy.int64(x.numel())))\n", "            pass\n"))
