@@ -39,8 +39,7 @@ def _serve_module(server: _ModuleServer, gpu: str) -> None:
     see_only(gpu)
     try:
         torch.zeros(1, device="cuda")
-        # By default it asks NVML, which sees no device from inside a confinement; then Triton and torch.compile refuse device 0
-        torch.cuda.device_count = torch._C._cuda_getDeviceCount
+        count_devices_by_driver()
         torch.set_num_threads(1)
         cudriver.start()
     except BaseException as error:
@@ -49,6 +48,13 @@ def _serve_module(server: _ModuleServer, gpu: str) -> None:
     with torch.no_grad():
         server.serve()
     os._exit(0)
+
+
+def count_devices_by_driver() -> None:
+    """torch asks NVML, which sees no device from inside a confinement: then Triton and torch.compile refuse device 0."""
+    import torch
+
+    torch.cuda.device_count = torch._C._cuda_getDeviceCount
 
 
 class _ModuleServer(Server):

@@ -128,7 +128,7 @@ class Reference:
         if not self.output_bytes:
             raise TaskInvalid("the reference returns nothing")
         self.relative: dict[str, list[float]] = {}
-        self.clean = all(bool(v.isfinite().all()) for v in outputs)
+        self.clean = all(map(compare.all_finite, outputs))
         with self._blame("the reference does not run"):
             self._repeats(first, outputs)
             self._survey(first)
@@ -194,7 +194,7 @@ class Reference:
             for attempt in range(2):
                 inputs = first if kind == "own" and not attempt else self._transform(self._fresh(), kind)
                 low, _ = self._forward(self.model, inputs)
-                if kind != "own" and self.clean and not all(bool(v.isfinite().all()) for v in low):
+                if kind != "own" and self.clean and not all(map(compare.all_finite, low)):
                     floors = None
                     break
                 exact = self._exact(high, inputs) if high is not None else low
@@ -287,7 +287,7 @@ class Reference:
         plain = self._transform(self._fresh(), kind)
         inputs, needles = self._needled(plain), True
         outputs, _ = self._forward(self.model, inputs)
-        if self.clean and not all(bool(v.isfinite().all()) for v in outputs):
+        if self.clean and not all(map(compare.all_finite, outputs)):
             inputs, needles = plain, False
             outputs, _ = self._forward(self.model, inputs)
         return self._case(kind, inputs, outputs, self.relative[kind], needles)

@@ -79,12 +79,14 @@ class Stopwatch:
         self.threads: set[int] = set()
         self.strangers: set[int] = set()
         self.pending: dict[int, int] = {}
-        self.queued = 0
-        """Nanoseconds of the last run that server and judge together stood ready on a busy core: the kernel's own account."""
-        self.accounts = [os.open(f"/proc/{p}/schedstat", os.O_RDONLY) for p in (pid, "self") if os.path.exists(f"/proc/{p}/schedstat")]
+        self.held = 0
+        """Nanoseconds of the last run in which the server's first thread was on no core: it stood ready or slept, or the judge came late."""
+        account = f"/proc/{pid}/schedstat"
+        self.account = os.open(account, os.O_RDONLY) if os.path.exists(account) else None
 
-    def _queued(self) -> int:
-        return sum(int(os.pread(f, 64, 0).split()[1]) for f in self.accounts)
+    def _on_core(self) -> int:
+        """The kernel's own account of the time of the server's first thread."""
+        return int(os.pread(self.account, 64, 0).split()[0])
 
     def _list(self) -> set[int]:
         try:
@@ -127,13 +129,13 @@ class Stopwatch:
 
         Raises Died, Untraceable, and CallTimeout under `deadline`.
         """
-        ptrace, pending, queued = libc.ptrace, self.pending, self._queued()
+        ptrace, pending, before = libc.ptrace, self.pending, self._on_core() if self.account else 0
         begin = time.perf_counter_ns()
         for tid in self.threads:
             ptrace(CONT, tid, None, pending.pop(tid, None))
         self._until_ring()
         elapsed = time.perf_counter_ns() - begin
-        self.queued = self._queued() - queued
+        self.held = max(0, elapsed - (self._on_core() - before)) if self.account else 0
         return elapsed
 
     def first_stop(self) -> None:
@@ -222,8 +224,9 @@ class Stopwatch:
 
     def reap(self, seconds: float = 10.0) -> None:
         """After the kill: a tracer takes the ends of all it traced, else the keeper never sees the process go."""
-        while self.accounts:
-            os.close(self.accounts.pop())
+        if self.account is not None:
+            os.close(self.account)
+            self.account = None
         for pid in self.strangers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -251,14 +254,14 @@ def _is_zombie(pid: int) -> bool:
 
 
 def quiet(call: tuple[float, float]) -> bool:
-    """True where other programs held up a call (elapsed, queued; milliseconds) by less than 5 % and 20 microseconds."""
+    """True where a call (elapsed, held; milliseconds) spent less than 5 % and 20 microseconds off its core."""
     return call[1] <= 0.02 + 0.05 * call[0]
 
 
 def undisturbed(calls: list[tuple[float, float]], least: int = 8) -> list[float]:
-    """Milliseconds of the calls (elapsed, queued) that other programs did not hold up; where those are few, the least held up.
+    """Milliseconds of the calls (elapsed, held) that nothing held up; where those are few, the least held up.
 
-    The account is the kernel's. A candidate that crowds its own core loses calls, and those that stay took what they took.
+    The account is the kernel's. A candidate that sleeps or crowds its own core loses calls, and those that stay took what they took.
     """
     kept = [call[0] for call in calls if quiet(call)]
     return kept if len(kept) >= least else [elapsed for elapsed, _ in sorted(calls, key=lambda c: c[1] / c[0])[:least]]

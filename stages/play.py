@@ -18,8 +18,8 @@ from stages.stage import Job
 
 
 class Gate:
-    """Lets either generation or judging run, each as wide as it likes, never both: on a CPU they would take each other's cores
-    and falsify times. A phase ends when nothing of it is under way. Open both ways (`exclusive=False`) where the GPU judges."""
+    """Lets either generation or judging run, each as wide as it likes, never both: on the same cores or GPU they would falsify
+    each other's times. A phase ends when nothing of it is under way. Open both ways (`exclusive=False`) where they share nothing."""
 
     def __init__(self, exclusive: bool):
         self.exclusive = exclusive
@@ -135,7 +135,8 @@ async def episodes(
     done = total - len(todo)
     counts: collections.Counter[str] = collections.Counter()
     lost: list[Trajectory] = []
-    gate = Gate(exclusive=job.params.judge.backend == "cpp")
+    # The judge takes every GPU of the machine; a sampler beside it shares nothing only when it runs on the CPU
+    gate = Gate(exclusive=job.params.judge.backend == "cpp" or device(job) != "cpu")
 
     async def one(task: Task, sample: int) -> Trajectory:
         number = seed_of(seed, task.id, sample)

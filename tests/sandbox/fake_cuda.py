@@ -197,6 +197,7 @@ def installed(monkeypatch):
     monkeypatch.setattr(slot, "spawn", spawn)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(cuda_module, "count_devices_by_driver", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (8 << 30, 8 << 30))
     monkeypatch.setattr(torch, "compile", lambda module: module)
     # Few calls: the machine that runs this is slow and busy, and no time is believed
