@@ -53,6 +53,14 @@ def relative_tolerance(dtype, floor: float) -> float | None:
     return max(LOWEST[name], NOISE_FACTOR * floor)
 
 
+def well_within(low, expected, relative: float) -> bool:
+    """Whether the reference's own outputs `low` stay NOISE_FACTOR times closer to `expected` than `relative` allows; False when unsure."""
+    if not low.numel():
+        return True
+    gap = (low - expected).abs_().mul_(NOISE_FACTOR)
+    return bool(gap.sub_(tolerance(expected, relative)).max() <= 0)
+
+
 def tolerance(expected, relative: float):
     """Elementwise: relative * (|expected| + scale of the row). Integers and booleans: exact."""
     if not expected.is_floating_point():

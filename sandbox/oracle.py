@@ -22,6 +22,8 @@ from sandbox.backends import Limits, TaskInvalid
 KINDS = ("own", "signed", "scaled", "shifted", "heavy")
 NEEDLES = 4
 """Elements of each floating input that a draw replaces by far values."""
+DRAWS = 6
+"""Attempts at inputs on which the reference is exact enough to be judged by."""
 BANK_BYTES = 640 << 20
 """Cases kept for the next candidate of the same task; a candidate sees each at most once."""
 
@@ -188,7 +190,7 @@ class Reference:
 
     def _survey(self, first: list) -> None:
         """Which distributions can be judged, and at what tolerance: the reference against itself in fp64."""
-        high = self._high_model()
+        self.high = high = self._high_model()
         for kind in KINDS:
             floors = []
             for attempt in range(2):
@@ -283,14 +285,45 @@ class Reference:
         )
 
     def draw(self, kind: str = "own") -> Case:
-        """A question nobody has seen: inputs from entropy, needles in, expected outputs at the reference's precision."""
-        plain = self._transform(self._fresh(), kind)
-        inputs, needles = self._needled(plain), True
-        outputs, _ = self._forward(self.model, inputs)
-        if self.clean and not all(map(compare.all_finite, outputs)):
-            inputs, needles = plain, False
-            outputs, _ = self._forward(self.model, inputs)
-        return self._case(kind, inputs, outputs, self.relative[kind], needles)
+        """A question nobody has seen: inputs from entropy, needles in where the reference stands them, fp64 answers.
+
+        The tolerance is the distribution's, or wider where the reference itself errs more on just these inputs. Inputs on which
+        it errs too much to tell right from wrong are drawn anew.
+        """
+        for attempt in range(DRAWS):
+            plain = self._transform(self._fresh(), kind)
+            for needles in (True, False) if attempt == 0 else (False,):
+                inputs = self._needled(plain) if needles else plain
+                low, _ = self._forward(self.model, inputs)
+                if self.clean and not all(map(compare.all_finite, low)):
+                    continue
+                expected, relative = self._answers(inputs, low, kind)
+                if None not in relative:
+                    return self._case(kind, inputs, expected, relative, needles)
+        highest = [compare.HIGHEST.get(compare.name_of(v.dtype), 0.0) for v in low]
+        return self._case(kind, inputs, low, highest, needles)
+
+    def _answers(self, inputs: list, low: list, kind: str) -> tuple[list, list[float | None]]:
+        """The oracle's outputs in the dtypes of the reference's, `low`, and the tolerance of each; None where the reference errs too much."""
+        if self.high is None:
+            return low, self.relative[kind]
+        expected, relative = [], []
+        for mine, exact, allowed in zip(low, self._exact(self.high, inputs), self.relative[kind], strict=True):
+            if not mine.is_floating_point():
+                expected.append(mine)
+                relative.append(allowed)
+                continue
+            rounded = exact.to(mine.dtype)
+            if not compare.all_finite(mine):
+                rounded = rounded.where(mine.isfinite(), mine)
+            expected.append(rounded)
+            relative.append(allowed if compare.well_within(mine, rounded, allowed) else self._widened(mine, exact, allowed))
+        return expected, relative
+
+    @staticmethod
+    def _widened(mine, exact, allowed: float) -> float | None:
+        found = compare.relative_tolerance(mine.dtype, compare.noise(mine, exact))
+        return None if found is None else max(found, allowed)
 
     def cases(self, kind: str):
         """Endless questions of one kind in secret order: first those drawn for earlier candidates (each candidate lives

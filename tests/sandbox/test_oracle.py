@@ -145,6 +145,27 @@ def test_other_orders_of_summation_pass_and_the_next_lower_precision_fails(task)
         assert compare.difference(coarse, case) is not None, kind
 
 
+@pytest.mark.parametrize(
+    "forward, inputs",
+    [
+        # Rows so long that the reference's own fp32 sums are off by more than the tolerance that two draws suggest
+        ("return torch.nn.functional.softplus(torch.nn.functional.hardswish(torch.softmax(x, -1)) + 1.0)", "randn(2, 257920)"),
+        ("return torch.softmax(torch.nn.functional.silu(x), -1)", "randn(2, 257920)"),
+        # Far to the left a gelu of a gelu is nothing but cancellation
+        ("return torch.nn.functional.silu(torch.nn.functional.gelu(x))", "randn(400, 160)"),
+        ("return torch.nn.functional.gelu(x / 0.7)", "randn(400, 160)"),
+    ],
+)
+def test_an_exact_answer_is_right_also_where_the_reference_is_not(forward, inputs):
+    reference = oracle.Reference(made(forward, inputs))
+    for kind in reference.kinds:
+        for _ in range(4):
+            case = reference.draw(kind)
+            exact, _ = reference._forward(reference.high, [v.double() for v in case.inputs])
+            assert compare.difference([v.float() for v in exact], case) is None, kind
+            assert compare.difference([v.half().float() for v in exact], case) is not None, kind
+
+
 def test_bf16_tasks_take_bf16_inputs_and_accept_bf16_rounding():
     reference = oracle.Reference(gallery.task("softmax"), precision="bf16")
     case = reference.draw()
