@@ -12,13 +12,12 @@ in a child process with a time limit.
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-from data.journal import read_lines
+from data.journal import append_lines, read_lines
 
 EXPERIMENT = "cuda-agent"
 MODEL = "kernel-policy"
@@ -34,21 +33,13 @@ def default_uri(root: str | pathlib.Path = ".") -> str:
 
 def append(journal: str | pathlib.Path, new: Iterable[dict[str, Any]]) -> int:
     """Add the entries whose key the journal does not hold; on disk when this returns. Returns how many were new."""
-    path = pathlib.Path(journal)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    known, added = {entry["key"] for entry in read_lines(path)}, 0
-    cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-    with path.open("a", encoding="utf-8") as lines:
-        if cut:
-            lines.write("\n")
-        for entry in new:
-            if entry["key"] not in known:
-                known.add(entry["key"])
-                lines.write(json.dumps(entry) + "\n")
-                added += 1
-        lines.flush()
-        os.fsync(lines.fileno())
-    return added
+    known, added = {entry["key"] for entry in read_lines(journal)}, []
+    for entry in new:
+        if entry["key"] not in known:
+            known.add(entry["key"])
+            added.append(entry)
+    append_lines(journal, added, sync=True)
+    return len(added)
 
 
 def ship(journal: str | pathlib.Path, uri: str, *, artifacts: str | pathlib.Path | None = None) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from data.journal import read_lines
+from data.journal import append_lines, read_lines
 from data.records import SandboxError
 from stages import judging
 from stages.stage import Job, main
@@ -59,8 +59,7 @@ async def measure(job: Job, tasks) -> None:
                 row["measurement"] = (await judges.measure(task)).to_dict()
             except SandboxError as error:
                 row["lost"] = str(error)
-            with path.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(row) + "\n")
+            append_lines(path, [row])
             done += 1
             job.progress(done, len(tasks), "measured")
 

@@ -33,7 +33,7 @@ from typing import Any
 
 import yaml
 
-from data.journal import read_lines
+from data.journal import append_lines, read_lines
 from data.records import SandboxError
 from stages import params as parameters
 from stages import plan
@@ -95,7 +95,7 @@ class Job:
 
     def record(self, **values: Any) -> None:
         """Append one line of numbers to the stage's journal (learning curves, tracking)."""
-        _append(self.work / "journal.jsonl", {"time": round(time.time(), 3), **values})
+        append_lines(self.work / "journal.jsonl", [{"time": round(time.time(), 3), **values}])
 
     def journal(self) -> list[dict[str, Any]]:
         """Every recorded line, a stopped earlier start's included."""
@@ -104,16 +104,10 @@ class Job:
     def progress(self, done: int, total: int, text: str = "") -> None:
         """Tell how far the stage is: an event for whoever watches, a line every few seconds for whoever reads."""
         event = {"time": round(time.time(), 3), "stage": self.name, "done": done, "total": total, "text": text}
-        _append(_events_path(self.root, self.name), event)
+        append_lines(_events_path(self.root, self.name), [event])
         if done >= total or time.monotonic() - self._told > 5:
             self._told = time.monotonic()
             print(f"{self.name}: {done}/{total} {text}".rstrip(), flush=True)
-
-
-def _append(path: pathlib.Path, row: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(row) + "\n")
 
 
 def folder_name(name: str) -> str:
