@@ -104,7 +104,10 @@ class Job:
     def progress(self, done: int, total: int, text: str = "") -> None:
         """Tell how far the stage is: an event for whoever watches, a line every few seconds for whoever reads."""
         event = {"time": round(time.time(), 3), "stage": self.name, "done": done, "total": total, "text": text}
-        append_lines(_events_path(self.root, self.name), [event])
+        append_lines(self.root / "work" / folder_name(self.name) / "events.jsonl", [event])
+        if given := os.environ.get("CUDA_AGENT_EVENTS"):
+            # The file of a flow that watches this one run; `stages.status` reads the work folder's.
+            append_lines(given, [event])
         if done >= total or time.monotonic() - self._told > 5:
             self._told = time.monotonic()
             print(f"{self.name}: {done}/{total} {text}".rstrip(), flush=True)
@@ -113,11 +116,6 @@ class Job:
 def folder_name(name: str) -> str:
     """rollout-r01 for rollout@r01."""
     return name.replace("@", "-")
-
-
-def _events_path(root: pathlib.Path, name: str) -> pathlib.Path:
-    given = os.environ.get("CUDA_AGENT_EVENTS")
-    return pathlib.Path(given) if given else root / "work" / folder_name(name) / "events.jsonl"
 
 
 def main(file: str, run: Callable[[Job], None], *, option: str | None = None) -> None:
