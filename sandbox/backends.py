@@ -98,8 +98,8 @@ class Backend(Protocol):
     def judge(self, prepared: Any, candidate: Candidate, built: Any, *, policy: str) -> Found:
         """Run, check and time one candidate. Raises Failed for everything that is its fault."""
 
-    def measure(self, prepared: Any) -> Measurement:
-        """Preflight controls and baselines of a prepared task."""
+    def measure(self, prepared: Any, *, worth: tuple[float, float] | None = None) -> Measurement:
+        """Preflight controls and baselines of a prepared task. Where eager takes less or more than `worth` (ms) compile_ms may be None."""
 
     def release(self, prepared: Any) -> None:
         """Let go of a prepared task's processes and memory."""

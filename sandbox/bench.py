@@ -91,7 +91,7 @@ class Bench:
             prepared = self.ready(backend, task, limits, request["precision"] or task.precision, request["track"])
         except TaskInvalid as invalid:
             return backends.Measurement(invalid=str(invalid), environment=backend.environment())
-        return backend.measure(prepared)
+        return backend.measure(prepared, worth=request.get("worth"))
 
 
 def serve(client: socket.socket) -> None:

@@ -334,19 +334,21 @@ class Cpp:
         finally:
             server.close()
 
-    def measure(self, prepared: Prepared) -> Measurement:
+    def measure(self, prepared: Prepared, *, worth: tuple[float, float] | None = None) -> Measurement:
         import statistics
 
-        self._measure_compile(prepared)
         eager = statistics.median(self._eager_block(prepared))
+        compiled = worth is None or worth[0] <= eager <= worth[1]
+        if compiled:
+            # Compiling costs seconds
+            self._measure_compile(prepared)
+            eager = statistics.median(self._eager_block(prepared))
         reference = prepared.reference
-        environment = self.environment() | {
-            "threads": prepared.limits.threads,
-            "compile_over_eager": list(prepared.compile_over_eager),
-            "flags": list(prepared.flags),
-        }
+        environment = self.environment() | {"threads": prepared.limits.threads, "flags": list(prepared.flags)}
+        if compiled:
+            environment["compile_over_eager"] = list(prepared.compile_over_eager)
         return Measurement(
-            eager_ms=eager, compile_ms=eager * prepared.compile_over_eager[1], environment=environment, controls=prepared.controls,
+            eager_ms=eager, compile_ms=eager * prepared.compile_over_eager[1] if compiled else None, environment=environment, controls=prepared.controls,
             output_bytes=reference.output_bytes, input_bytes=reference.input_bytes,
         )  # fmt: skip
 

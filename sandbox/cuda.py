@@ -243,8 +243,8 @@ class CudaBackend:
             raise
         return prepared
 
-    def measure(self, prepared: Prepared) -> Measurement:
-        """Controls of the oracle and device times of the baselines."""
+    def measure(self, prepared: Prepared, *, worth: tuple[float, float] | None = None) -> Measurement:
+        """Controls of the oracle and device times of the baselines, which `prepare` took already."""
         medians = {key: statistics.median(blocks[0]) for key, blocks in prepared.device.items()}
         facts = {"wall_ms": {key: round(v, 5) for key, v in prepared.wall.items()}}
         facts |= {"compile_refused": prepared.compile_refused} if prepared.compile_refused else {}

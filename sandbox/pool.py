@@ -282,8 +282,10 @@ class Pool:
         """Verdicts in the order of `candidates`; they share reference, oracle, questions and baselines on each slot."""
         return list(await asyncio.gather(*(self.judge(task, c, fresh=fresh) for c in candidates)))
 
-    async def measure(self, task: Task) -> Measurement:
-        return await self._on_slot(task, lambda s: s.call("measure", task, self.limits, precision=self.precision, track=self.track))
+    async def measure(self, task: Task, *, worth: tuple[float, float] | None = None) -> Measurement:
+        """Baselines and controls. A task whose eager time lies outside `worth` (ms) may go without a compiled baseline."""
+        fields = {"precision": self.precision, "track": self.track, "worth": worth}
+        return await self._on_slot(task, lambda s: s.call("measure", task, self.limits, **fields))
 
 
 async def _unabandoned(work):

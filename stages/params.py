@@ -99,8 +99,29 @@ class Model:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WarmStart:
+class Training:
+    """What every training section says of its optimizer loop."""
+
     seed: int
+    epochs: float
+    batch: int
+    """Episodes an optimizer step."""
+    lr: float
+    zero_stage: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reinforcement(Training):
+    """What PPO and TRLOO are told beside it; their epochs are whole."""
+
+    epochs: int
+    critic_lr: float
+    clip_low: float
+    clip_high: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WarmStart(Training):
     practice: int
     """Tasks made for teacher sessions beside the train split; none has a held-out signature."""
     sessions: int
@@ -111,28 +132,16 @@ class WarmStart:
     """How often the judged sessions stand among an epoch's rows: they alone show what follows a verdict."""
     mistakes: float
     """Share of judged sessions that begin with a planted mistake and go on with its repair."""
-    epochs: float
-    batch: int
-    lr: float
     warmup: int
     decay: bool
-    zero_stage: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SingleTurn:
-    seed: int
+class SingleTurn(Reinforcement):
     iterations: int
     tasks: int
     """Train tasks drawn an iteration."""
     samples: int
-    epochs: int
-    batch: int
-    lr: float
-    critic_lr: float
-    clip_low: float
-    clip_high: float
-    zero_stage: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,22 +153,13 @@ class Collect:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rft:
-    seed: int
+class Rft(Training):
     min_reward: float
-    epochs: float
-    batch: int
-    lr: float
-    zero_stage: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Critic:
-    seed: int
-    epochs: float
-    batch: int
-    lr: float
-    zero_stage: int
+class Critic(Training):
+    """Value pretraining."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,19 +171,11 @@ class Rollout:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Update:
-    seed: int
+class Update(Reinforcement):
     algorithm: Literal["ppo", "trloo"]
-    epochs: int
-    batch: int
-    lr: float
-    critic_lr: float
-    clip_low: float
-    clip_high: float
     gamma: float
     lam: float
     unit: Literal["token", "turn"]
-    zero_stage: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

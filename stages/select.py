@@ -46,7 +46,8 @@ def run(job: Job) -> None:
 
 async def measure(job: Job, tasks) -> None:
     """One line a task in work/measured.jsonl; tasks that were measured are not measured again, lost ones are, and the last line counts."""
-    path = job.work / "measured.jsonl"
+    path, section = job.work / "measured.jsonl", job.params.select
+    worth = section.min_ms, section.max_ms  # the others are dropped
     known = {row["task"] for row in read_lines(path) if not row["lost"]}
     todo = [task for task in tasks if task.id not in known]
     done = len(tasks) - len(todo)
@@ -56,7 +57,7 @@ async def measure(job: Job, tasks) -> None:
             nonlocal done
             row = {"task": task.id, "measurement": None, "lost": None}
             try:
-                row["measurement"] = (await judges.measure(task)).to_dict()
+                row["measurement"] = (await judges.measure(task, worth=worth)).to_dict()
             except SandboxError as error:
                 row["lost"] = str(error)
             append_lines(path, [row])

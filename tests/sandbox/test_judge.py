@@ -135,6 +135,15 @@ def test_baselines_of_this_machine_are_used_and_those_of_another_are_not():
     assert abs(verdict.times_ms["compile"] / verdict.times_ms["eager"] - 3.0) < 1e-6 or abs(ratio - 3.0) < 1e-6
 
 
+def test_a_task_that_will_be_dropped_for_its_eager_time_is_not_compiled():
+    async def measured():
+        async with pools.Pool(limits=conftest.LIMITS, slots=1) as pool:
+            return await pool.measure(gallery.task("softmax"), worth=(1e5, 2e5))
+
+    found = asyncio.run(measured())
+    assert found.compile_ms is None and 0 < found.eager_ms < 1e5 and all(found.controls.values())
+
+
 def test_measure_gives_baselines_and_controls():
     found = door.measure(gallery.task("softmax"), limits=conftest.LIMITS)
     assert found.invalid is None and found.eager_ms > 0 and found.compile_ms > 0

@@ -1,8 +1,10 @@
 """A wrong params.yaml is one line that names the key, what was got and what was wanted; nothing else can be read."""
 
+import dataclasses
 import pathlib
 import subprocess
 import sys
+import typing
 
 import pytest
 import yaml
@@ -83,6 +85,15 @@ def test_the_command_line_exits_two_with_one_line(tmp_path):
             path.write_text(content)
         done = subprocess.run([sys.executable, "-m", "stages.params", str(path)], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+
+
+def test_what_trains_is_told_so_by_the_same_record():
+    sections = {name: hint for name, hint in typing.get_type_hints(params.Params).items() if isinstance(hint, type)}
+    keys = {name: {field.name: field.type for field in dataclasses.fields(hint)} for name, hint in sections.items() if dataclasses.is_dataclass(hint)}
+    trained = {name for name, hint in sections.items() if issubclass(hint, params.Training)}
+    assert trained == {name for name in keys if "lr" in keys[name]} == {"warm_start", "single_turn", "rft", "critic", "update"}
+    assert {name for name in trained if keys[name]["epochs"] == "int"} == {name for name in trained if "critic_lr" in keys[name]} == {"single_turn", "update"}
+    assert all(set(keys[name]) == set(TINY[name]) for name in trained)
 
 
 def test_numbers_that_yaml_reads_as_text_are_floats(tmp_path):

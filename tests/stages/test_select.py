@@ -13,7 +13,7 @@ class Judges:
     def __init__(self):
         self.asked = []
 
-    async def measure(self, task):
+    async def measure(self, task, *, worth):
         self.asked.append(task.id)
         return types.SimpleNamespace(to_dict=lambda: {"eager_ms": 1.0})
 
@@ -26,7 +26,7 @@ def test_a_row_after_a_line_cut_by_a_kill_is_kept(tmp_path, monkeypatch):
         yield judges
 
     monkeypatch.setattr(judging, "pool", pool)
-    job = Job(name="select", key=None, params=None, work=tmp_path / "work", root=tmp_path)
+    job = Job(name="select", key=None, params=types.SimpleNamespace(select=types.SimpleNamespace(min_ms=0.5, max_ms=8.0)), work=tmp_path / "work", root=tmp_path)
     tasks = [types.SimpleNamespace(id=name) for name in "abc"]
     path = job.work / "measured.jsonl"
     asyncio.run(select.measure(job, tasks[:2]))
