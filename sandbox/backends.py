@@ -14,7 +14,7 @@ from data.records import Candidate, Record, Status, Task
 
 FILES = {"cpp": "sandbox.cpp", "cuda": "sandbox.cuda"}
 
-PREPARED = 3
+PREPARED = 4
 """Tasks that a judge process keeps ready, each with up to BANK_BYTES of questions (sandbox/oracle.py)."""
 
 

@@ -19,11 +19,13 @@ from stages.stage import Job
 
 class Gate:
     """Lets either generation or judging run, each as wide as it likes, never both: on the same cores or GPU they would falsify
-    each other's times. A phase ends when nothing of it is under way. Open both ways (`exclusive=False`) where they share nothing."""
+    each other's times. A phase ends when nothing of it is under way and nobody waits for it: else a short step of one phase would
+    let the other in, and long steps would come one by one. Open both ways (`exclusive=False`) where they share nothing."""
 
     def __init__(self, exclusive: bool):
         self.exclusive = exclusive
         self.phase, self.active = None, 0
+        self.waiting: collections.Counter[str] = collections.Counter()
         self.changed = asyncio.Condition()
 
     @contextlib.asynccontextmanager
@@ -32,7 +34,12 @@ class Gate:
             yield
             return
         async with self.changed:
-            await self.changed.wait_for(lambda: self.active == 0 or self.phase == phase)
+            self.waiting[phase] += 1
+            try:
+                await self.changed.wait_for(lambda: self.phase == phase or (self.active == 0 and not self.waiting[self.phase]))
+            finally:
+                self.waiting[phase] -= 1
+                self.changed.notify_all()
             self.phase, self.active = phase, self.active + 1
         try:
             yield
@@ -110,6 +117,7 @@ async def episodes(
     store,
     checkpoint: str,
     tokenizer: Any,
+    scripted: bool = False,
     samples: int,
     seed: int,
     first: int = 0,
@@ -119,7 +127,7 @@ async def episodes(
 ) -> dict[str, int]:
     """Play the samples `first`, `first` + 1, ... (`samples` of them) of each task into `store` (a TrajectoryStore), those already there left out.
 
-    player(task, seed) -> the `generate` callable of one episode; judges: an entered Pool; gather: episodes under way at once, by
+    player(task, seed) -> the `generate` callable of one episode; scripted: that costs no time; judges: an entered Pool; gather: episodes under way at once, by
     default as many as the sampler decodes together. Returns how many were played now, by stop reason, and how many were correct.
     Raises what stopped an episode other than a SandboxError, and SandboxError when none of several episodes could be judged.
     """
@@ -135,8 +143,8 @@ async def episodes(
     done = total - len(todo)
     counts: collections.Counter[str] = collections.Counter()
     lost: list[Trajectory] = []
-    # The judge takes every GPU of the machine; a sampler beside it shares nothing only when it runs on the CPU
-    gate = Gate(exclusive=job.params.judge.backend == "cpp" or device(job) != "cpu")
+    # The judge takes every core or every GPU; a script costs nothing, and the next step of its episode finds the task still ready
+    gate = Gate(exclusive=not scripted and (job.params.judge.backend == "cpp" or device(job) != "cpu"))
 
     async def one(task: Task, sample: int) -> Trajectory:
         number = seed_of(seed, task.id, sample)

@@ -17,7 +17,7 @@ def run(job: Job) -> None:
     tasks = play.writable(teacher, read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", section.split))
     store = TrajectoryStore(job.work / "live", 0)
     play.play_all(
-        job, tasks, lambda task, seed: teacher.session(task, seed, mistakes=0.0), store=store, checkpoint="teacher", tokenizer=None,
+        job, tasks, lambda task, seed: teacher.session(task, seed, mistakes=0.0), store=store, checkpoint="teacher", tokenizer=None, scripted=True,
         samples=section.samples, seed=section.seed,
     )
     store.publish(job.out(OUT))

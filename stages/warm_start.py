@@ -52,7 +52,7 @@ def judged(job: Job, tasks: list[Task]) -> list[Trajectory]:
     store = TrajectoryStore(job.work / "live", 0)
     play.play_all(
         job, play.writable(teacher, tasks), lambda task, seed: teacher.session(task, seed, mistakes=section.mistakes), store=store,
-        checkpoint="teacher", tokenizer=None, samples=section.judged, seed=section.seed,
+        checkpoint="teacher", tokenizer=None, scripted=True, samples=section.judged, seed=section.seed,
     )
     store.publish(job.out(SESSIONS))
     return read_trajectories(job.out(SESSIONS))

@@ -103,6 +103,31 @@ def test_generation_and_judging_never_overlap_on_the_cpu(tmp_path):
     assert judges.judged == 24 and judges.together == 0
 
 
+@pytest.mark.parametrize("first", ["generate", "judge"])
+def test_a_short_step_of_one_phase_does_not_let_the_other_in(first):
+    """Lanes whose steps alternate, one phase costing nothing: the costly steps of all lanes run side by side."""
+    gate, running, most = play.Gate(exclusive=True), {"generate": 0, "judge": 0}, {"generate": 0, "judge": 0}
+    second = "judge" if first == "generate" else "generate"
+
+    async def lane():
+        for _ in range(3):
+            for phase, seconds in ((first, 0.0), (second, 0.01)):
+                async with gate.during(phase):
+                    running[phase] += 1
+                    most[phase] = max(most[phase], running[phase])
+                    assert not (running["generate"] and running["judge"])
+                    if seconds:
+                        await asyncio.sleep(seconds)
+                    running[phase] -= 1
+
+    async def all_lanes():
+        async with asyncio.timeout(5.0):
+            await asyncio.gather(*(lane() for _ in range(8)))
+
+    asyncio.run(all_lanes())
+    assert most[second] == 8
+
+
 def test_seeds_differ_by_task_and_sample_and_draws_depend_on_the_seed_alone():
     some = tasks(20)
     assert play.draw(some, 5, 1) == play.draw(list(reversed(some)), 5, 1) != play.draw(some, 5, 2)
