@@ -1,8 +1,8 @@
 """`fit`: the one optimizer loop, for imitation (sft, rft), value pretraining (value) and reinforcement (ppo, trloo).
 
 One call reads rewarded episodes and checkpoints and writes checkpoints; it never samples. Progress rests in a work folder after
-every `save_every` steps, so a killed fit goes on where it was, bit for bit. No global random state is used: the order of episodes
-depends on (seed, epoch) alone.
+every step that ends `save_after` seconds or more after the last save, so a killed fit goes on from there, bit for bit. No global random
+state is used: the order of episodes depends on (seed, epoch) alone.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class Settings(Record):
     """An epoch ends when approx_kl_k3 of a step exceeds this."""
     plateau: float | None = None
     """Value pretraining ends when an epoch raises explained_var_mc by less than this."""
-    save_every: int = 1
+    save_after: float = 1.0
+    """Seconds of steps that a kill may cost beside the step in flight; longer steps are each saved."""
 
     def __post_init__(self):
         wants = [
@@ -183,7 +184,7 @@ def fit(
             epoch_ev = last["explained_var_mc"]
         progress.notes |= {"metrics": last, "ev": epoch_ev, "finished": finished}
         leaving = any(world.gather(bool(stop())))
-        if progress.due(step, settings.save_every) or leaving or finished or step >= plan.steps:
+        if progress.due(settings.save_after) or leaving or finished or step >= plan.steps:
             progress.save(step)
         if leaving and step < plan.steps and not finished:
             _close(engines)
@@ -254,6 +255,7 @@ class _Progress:
     def __init__(self, work, fingerprint: str, engines, world):
         self.folder = pathlib.Path(work) if work is not None else None
         self.fingerprint, self.engines, self.world, self.notes = fingerprint, engines, world, {}
+        self.saved = time.monotonic()
         if self.folder is not None and world.rank == 0:
             self.folder.mkdir(parents=True, exist_ok=True)
             for partial in self.folder.glob("*.partial*"):
@@ -276,8 +278,9 @@ class _Progress:
         self.notes = state["notes"]
         return state["step"]
 
-    def due(self, step: int, every: int) -> bool:
-        return self.folder is not None and step % every == 0
+    def due(self, after: float) -> bool:
+        # One rank's clock decides for all
+        return self.folder is not None and self.world.gather(time.monotonic() - self.saved >= after)[0]
 
     def save(self, step: int) -> None:
         if self.folder is None:
@@ -296,6 +299,7 @@ class _Progress:
                 gone = old.with_name(old.name + ".partial-old")
                 old.rename(gone)
                 shutil.rmtree(gone)
+        self.saved = time.monotonic()
 
     def _targets(self, epoch: int) -> pathlib.Path:
         return self.folder / f"targets-{epoch:04d}.npz"

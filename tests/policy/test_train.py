@@ -216,7 +216,7 @@ class Killed(Exception):
     "settings", [{}, {"method": "value", "lr": 1e-2, "lam_critic": 0.9}, {"method": "sft", "decay": True, "warmup": 2}]
 )
 def test_resume_is_exact_after_a_kill_and_after_a_stop(small, tmp_path, settings):
-    settings = {"epochs": 2, "batch": 5} | settings
+    settings = {"epochs": 2, "batch": 5, "save_after": 0.0} | settings
     whole = run(small, tmp_path / "whole", settings=settings, work=tmp_path / "w0")
 
     def killer(metrics):
@@ -237,6 +237,22 @@ def test_resume_is_exact_after_a_kill_and_after_a_stop(small, tmp_path, settings
     assert again[2] == [] and all(torch.equal(again[0][k], a[k]) for k in a)
     with pytest.raises(ValueError, match="another fit"):
         run(small, tmp_path / "r", settings=settings | {"seed": 2}, work=tmp_path / "w")
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": "sft", "decay": True}])
+def test_short_steps_are_saved_together_and_a_kill_still_changes_nothing(small, tmp_path, settings):
+    settings = {"epochs": 2, "batch": 5, "save_after": 60.0} | settings
+    whole = run(small, tmp_path / "whole", settings=settings)
+
+    def killer(metrics):
+        if metrics["step"] == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(small, tmp_path / "r", settings=settings, work=tmp_path / "w", log=killer)
+    assert not list((tmp_path / "w").glob("step-*"))
+    a, _, log = run(small, tmp_path / "r", settings=settings, work=tmp_path / "w")
+    assert [m["step"] for m in log] == [1, 2, 3, 4, 5, 6] and all(torch.equal(a[k], whole[0][k]) for k in a)
 
 
 SCRIPT = """
