@@ -80,17 +80,18 @@ def _first(bad, shape) -> tuple[int, ...]:
 
 
 def difference(got: list, case) -> str | None:
-    """First difference between outputs and a Case's `expected` within its `tolerance`, in one line; None when all is right.
+    """First difference between outputs and a Case's `expected` beyond its tolerance, in one line; None when all is right.
 
     NaN and infinities must stand exactly where the reference has them.
     """
     import torch
 
-    for number, (value, expected, allowed) in enumerate(zip(got, case.expected, case.tolerance, strict=True)):
+    for number, (value, expected, relative) in enumerate(zip(got, case.expected, case.relative, strict=True)):
         if value.shape != expected.shape or value.dtype != expected.dtype:
             return f"output {number}: got {value.dtype} {tuple(value.shape)}, wanted {expected.dtype} {tuple(expected.shape)}"
         if value.numel() == 0:
             continue
+        allowed = tolerance(expected, relative)
         if allowed is None:
             bad = value != expected
             if not bool(bad.any()):
