@@ -6,8 +6,8 @@ TORCH_INDEX ?=
 VENV := .venv
 STAMP := $(VENV)/installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
-# Threads that spin while they wait cost a shared machine more than they win.
-export OMP_WAIT_POLICY ?= passive
+# Threads that spin long take cores from others, threads that never spin make an optimizer step 60 % longer.
+export GOMP_SPINCOUNT ?= 3000
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := true
 export MLFLOW_DISABLE_TELEMETRY := true

@@ -55,7 +55,7 @@ def repository(tmp_path) -> pathlib.Path:
 
 
 def repro(root: pathlib.Path) -> subprocess.Popen:
-    environment = {**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_WAIT_POLICY": "passive"}
+    environment = {**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
     log = (root / "repro.log").open("ab")
     return subprocess.Popen([sys.executable, "-m", "dvc", "repro"], cwd=root, env=environment, stdout=log, stderr=log, start_new_session=True)
 
