@@ -53,12 +53,27 @@ MAKES_TENSOR = {"empty", "empty_like", "empty_strided", "zeros", "zeros_like", "
 MAKES_NUMBER = {"size", "stride", "numel", "dim", "data_ptr", "element_size", "item", "tolist", "is_contiguous", "nelement", "storage_offset"}
 ON_TENSORS = {"abs", "sum", "pow", "round", "divmod", "min", "max", "sorted", "any", "all"}
 """Builtins that become torch operators when handed a tensor."""
-LOADERS = ("load_inline", "load", "RawKernel", "RawModule", "ElementwiseKernel", "ReductionKernel")
+LOADERS = {
+    "torch.utils.cpp_extension.load", "torch.utils.cpp_extension.load_inline", "cupy.RawKernel", "cupy.RawModule", "cupy.ElementwiseKernel",
+    "cupy.ReductionKernel",
+}  # fmt: skip
+"""What builds kernels of the candidate's own, by full name."""
+CUPY_ARRAYS = {"asarray", "from_dlpack", "empty", "empty_like"}
 CUPY = {
     "RawKernel", "RawModule", "ElementwiseKernel", "ReductionKernel", "cuda.ExternalStream", "cuda.Stream", "cuda.Device", "cuda.get_current_stream",
     "float16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool_", "intp",
+} | CUPY_ARRAYS  # fmt: skip
+"""Of CuPy: own kernels, streams, views and scalars of a launch; its other array functions are a library's work."""
+CUDA = {
+    "current_stream", "default_stream", "Stream", "stream", "Event", "device", "current_device", "get_device_properties", "get_device_capability", "synchronize",
+    "is_available", "CUDAGraph", "graph",
 }  # fmt: skip
-"""Of CuPy: own kernels, streams and scalars of a launch; its array functions are a library's work."""
+"""Of torch.cuda: streams, events, graphs and facts."""
+PLAIN = {
+    "Tensor", "Size", "dtype", "device", "strided", "contiguous_format", "channels_last", "channels_last_3d", "preserve_format", "inf", "nan", "pi", "e", "float",
+    "float16", "float32", "float64", "half", "double", "bfloat16", "int", "long", "short", "int8", "uint8", "int16", "int32", "int64", "bool", "nn", "cuda",
+}  # fmt: skip
+"""Of torch: what may be named without being called."""
 CPP_TOKENS = {
     "process": r"(?<![.>\w])(fork|vfork|execve?[lvpe]*|system|popen|posix_spawnp?|clone3?|daemon|wait(pid|id)?|kill|tgkill|raise|ptrace|prctl|sigaction|signal|setitimer|timer_create|syscall|process_vm_\w+)\s*\(",
     "loader": r"(?<![.>\w])(dlopen|dlsym|dlmopen|dl_iterate_phdr|mprotect|LD_PRELOAD)\b",
@@ -134,41 +149,59 @@ def _dotted(node: ast.AST) -> str | None:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
 
 
-def _is_loader(node: ast.AST) -> bool:
-    """A call that builds kernels, or one of a method of what it built: RawModule(...).get_function("name")."""
+def _imports(tree: ast.AST) -> dict[str, str]:
+    """Name in the file -> full name of what was imported under it."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return found
+
+
+def _full(node: ast.AST, imported: dict[str, str]) -> str:
+    """Dotted name with its first part as it was imported; "" for anything else."""
+    first, _, rest = (_dotted(node) or "").partition(".")
+    full = imported.get(first, first)
+    return f"{full}.{rest}" if rest else full
+
+
+def _is_loader(node: ast.AST, imported: dict[str, str], names: frozenset | set = frozenset()) -> bool:
+    """A call that builds kernels, or that takes one out of a module: RawModule(...).get_function("name")."""
     if not isinstance(node, ast.Call):
         return False
-    return (_dotted(node.func) or "").split(".")[-1] in LOADERS or (isinstance(node.func, ast.Attribute) and _is_loader(node.func.value))
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "get_function":
+        return _is_loader(node.func.value, imported, names) or (_dotted(node.func.value) or "") in names
+    return _full(node.func, imported) in LOADERS
+
+
+def _is_jit(function: ast.AST, imported: dict[str, str]) -> bool:
+    """A Triton kernel: device code, not what runs in forward."""
+    decorators = [d.func if isinstance(d, ast.Call) else d for d in getattr(function, "decorator_list", ())]
+    return any(_full(d, imported) == "triton.jit" for d in decorators)
 
 
 def _kernel_names(tree: ast.AST) -> set[str]:
-    """Names and self attributes that hold a module or kernel the candidate built."""
-    names = {"cuda_extension"}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {a.asname for a in node.names if a.name == "cuda_extension" and a.asname}
-        if isinstance(node, ast.ImportFrom) and node.module == "cuda_extension":
-            names |= {a.asname or a.name for a in node.names}
-        if isinstance(node, ast.FunctionDef) and any(
-            "jit" in (_dotted(d.func if isinstance(d, ast.Call) else d) or "") for d in node.decorator_list
-        ):
-            names.add(node.name)
+    """Names and self attributes that hold a module or kernel the candidate built. What a kernel returns is none."""
+    imported = _imports(tree)
+    names = {name for name, full in imported.items() if full.split(".")[0] == "cuda_extension"}
+    names |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and _is_jit(n, imported)}
     changed = True
     while changed:
         before = len(names)
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
-                source = node.value.func if isinstance(node.value, ast.Call) else node.value
-                base = _dotted(source) or ""
-                if _is_loader(node.value) or (base and (base in names or base.rpartition(".")[0] in names)):
+                base = _dotted(node.value) or ""
+                if _is_loader(node.value, imported, names) or (base and (base in names or base.rpartition(".")[0] in names)):
                     names |= {d for t in node.targets if (d := _dotted(t))}
         changed = len(names) > before
     return names
 
 
 def _calls_kernel(tree: ast.AST) -> bool:
-    names = _kernel_names(tree)
-    return any(isinstance(n, ast.Call) and not _is_loader(n) and _own_kernel(n.func, names) for n in ast.walk(tree))
+    names, imported = _kernel_names(tree), _imports(tree)
+    return any(isinstance(n, ast.Call) and not _is_loader(n, imported, names) and _own_kernel(n.func, names) for n in ast.walk(tree))
 
 
 def _own_kernel(func: ast.AST, names: set[str]) -> bool:
@@ -184,14 +217,22 @@ class _Rules:
     def __init__(self, name: str, tree: ast.Module, local: set[str]):
         self.name, self.tree, self.local = name, tree, local
         self.kernels = _kernel_names(tree)
-        self.defined = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-        self.imported: dict[str, str] = {}
+        self.imported = _imports(tree)
+        self.assigned = {
+            d for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr)
+            for t in (n.targets if isinstance(n, ast.Assign) else [n.target]) for e in ast.walk(t) if (d := _dotted(e))
+        }  # fmt: skip
+        self.defined = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)} - self.assigned
+        self.methods = {
+            f.name for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for f in c.body
+            if isinstance(f, ast.FunctionDef) and f"self.{f.name}" not in self.assigned
+        }  # fmt: skip
 
     def run(self) -> None:
         for node in ast.walk(self.tree):
             self._anywhere(node)
         for function in [n for n in ast.walk(self.tree) if isinstance(n, ast.FunctionDef | ast.Lambda)]:
-            if getattr(function, "name", "") != "__init__" and getattr(function, "name", "") not in self.kernels:
+            if getattr(function, "name", "") != "__init__" and not _is_jit(function, self.imported):
                 self._forward(function)
 
     def _anywhere(self, node: ast.AST) -> None:
@@ -201,11 +242,6 @@ class _Rules:
             for module in modules:
                 if module not in IMPORTS and module not in self.local:
                     raise reject("import", f"{where}: import of {module}, wanted only {', '.join(sorted(IMPORTS))}")
-            for alias in node.names:
-                full = alias.name if isinstance(node, ast.Import) else f"{node.module}.{alias.name}"
-                self.imported[alias.asname or alias.name.split(".")[0]] = (
-                    full if alias.asname or isinstance(node, ast.ImportFrom) else alias.name.split(".")[0]
-                )
         if isinstance(node, ast.Name) and node.id in NAMES:
             raise reject("introspection", f"{where}: {node.id} has no place in a candidate")
         if isinstance(node, ast.Attribute) and node.attr.startswith("__") and node.attr not in ("__init__", "__name__"):
@@ -227,8 +263,8 @@ class _Rules:
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 dotted = _dotted(target) or ""
-                if "." in dotted and (dotted.split(".")[0] in self.imported):
-                    raise reject("patch", f"{where}: assignment to {dotted}")
+                if dotted.split(".")[0] in self.imported:
+                    raise reject("patch", f"{where}: assignment to {dotted}, which was imported")
         if isinstance(node, ast.Try):
             for handler in node.handlers:
                 if any(isinstance(n, ast.Call) for n in ast.walk(handler) if not isinstance(n, ast.Raise)) and not any(
@@ -263,6 +299,19 @@ class _Rules:
                 raise reject("torch_op", f"{where}: a comparison of tensors is torch's work")
             if isinstance(node, ast.Call):
                 self._call(node, tensors, where)
+        self._passed(function)
+
+    def _passed(self, function) -> None:
+        """Functions of torch and CuPy that are named without being called: handed to something that calls them."""
+        inner = {id(n.value) for n in ast.walk(function) if isinstance(n, ast.Attribute)}
+        inner |= {id(n.func) for n in ast.walk(function) if isinstance(n, ast.Call)}
+        for node in ast.walk(function):
+            if id(node) in inner or not isinstance(node, ast.Attribute | ast.Name) or not isinstance(node.ctx, ast.Load):
+                continue
+            root, *rest = self._full(node).split(".")
+            library = (root == "torch" and rest and rest[0] not in PLAIN) or (root == "cupy" and rest and ".".join(rest) not in CUPY)
+            if library or (root == "torch" and len(rest) > 1 and rest[0] == "nn" and rest[1] != "Module"):
+                raise reject("torch_op", f"{self.name}:{node.lineno}: {self._full(node)} is handed on")
 
     def _tensorish(self, node: ast.AST, tensors: set[str]) -> bool:
         if isinstance(node, ast.Name):
@@ -275,28 +324,29 @@ class _Rules:
             )
         if isinstance(node, ast.IfExp):
             return self._tensorish(node.body, tensors) or self._tensorish(node.orelse, tensors)
+        if isinstance(node, ast.Call) and _own_kernel(node.func, self.kernels):
+            return True
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             dotted = self._full(node.func)
             if dotted.startswith("torch."):
                 return dotted.split(".")[1] in MAKES_TENSOR
+            if dotted.startswith("cupy."):
+                return dotted.split(".")[1] in CUPY_ARRAYS
             return node.func.attr in METHODS - MAKES_NUMBER and self._tensorish(node.func.value, tensors)
         return False
 
-    def _full(self, func: ast.AST) -> str:
-        dotted = _dotted(func) or ""
-        first, _, rest = dotted.partition(".")
-        full = self.imported.get(first, first)
-        return f"{full}.{rest}" if rest else full
+    def _full(self, node: ast.AST) -> str:
+        return _full(node, self.imported)
 
     def _call(self, node: ast.Call, tensors: set[str], where: str) -> None:
         func = node.func
-        if _own_kernel(func, self.kernels) or _is_loader(node):
+        if _own_kernel(func, self.kernels) or _is_loader(node, self.imported, self.kernels):
             return
         if isinstance(func, ast.Name):
             if func.id in ON_TENSORS and any(self._tensorish(a, tensors) for a in node.args):
                 raise reject("torch_op", f"{where}: {func.id}() on a tensor is torch's work")
             if (
-                func.id in BUILTINS
+                (func.id in BUILTINS and func.id not in self.assigned)
                 or func.id in self.defined
                 or self._full(func).startswith(("math.", "typing.", "functools.", "collections.", "dataclasses.", "itertools."))
             ):
@@ -307,7 +357,7 @@ class _Rules:
             root = dotted.split(".")[0]
             if root == "torch":
                 rest = dotted.split(".")[1:]
-                if (rest[0] in ALLOCATE and len(rest) == 1) or rest[0] == "cuda":
+                if (rest[0] in ALLOCATE and len(rest) == 1) or (rest[0] == "cuda" and len(rest) == 2 and rest[1] in CUDA):
                     return
                 raise reject("torch_op", f"{where}: a call of {dotted}")
             if root in ("math", "functools", "itertools", "collections", "dataclasses", "typing", "triton"):
@@ -317,7 +367,7 @@ class _Rules:
                     return
                 raise reject("library_call", f"{where}: {dotted} is a library's work, not a kernel's")
             if isinstance(func.value, ast.Name) and func.value.id == "self":
-                if func.attr in self.defined or func.attr in ("register_buffer", "parameters", "named_parameters"):
+                if func.attr in self.methods or func.attr in ("register_buffer", "parameters", "named_parameters"):
                     return
                 raise reject("torch_op", f"{where}: a call of self.{func.attr}, which is neither a method nor an own kernel")
             if func.attr in METHODS or (isinstance(func.value, ast.Call) and _dotted(func.value.func) == "super"):

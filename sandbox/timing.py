@@ -9,6 +9,7 @@ import ctypes
 import math
 import os
 import signal
+import statistics
 import time
 
 from sandbox.confine import libc
@@ -80,13 +81,16 @@ class Stopwatch:
         self.strangers: set[int] = set()
         self.pending: dict[int, int] = {}
         self.held = 0
-        """Nanoseconds of the last run in which the server's first thread was on no core: it stood ready or slept, or the judge came late."""
-        account = f"/proc/{pid}/schedstat"
-        self.account = os.open(account, os.O_RDONLY) if os.path.exists(account) else None
+        """Nanoseconds of the last run that none of the server's threads spent on a core: they stood ready or slept, or the judge came late."""
+        # The clock of a process's CPU time (clock_getcpuclockid(3)): all its threads, those that have ended too
+        self.account = (~pid << 3) | 2
 
     def _on_core(self) -> int:
-        """The kernel's own account of the time of the server's first thread."""
-        return int(os.pread(self.account, 64, 0).split()[0])
+        """The kernel's own account, in nanoseconds."""
+        try:
+            return time.clock_gettime_ns(self.account)
+        except OSError:  # the process is gone, and the wait for its answer says so
+            return 0
 
     def _list(self) -> set[int]:
         try:
@@ -129,13 +133,13 @@ class Stopwatch:
 
         Raises Died, Untraceable, and CallTimeout under `deadline`.
         """
-        ptrace, pending, before = libc.ptrace, self.pending, self._on_core() if self.account else 0
+        ptrace, pending, before = libc.ptrace, self.pending, self._on_core()
         begin = time.perf_counter_ns()
         for tid in self.threads:
             ptrace(CONT, tid, None, pending.pop(tid, None))
         self._until_ring()
         elapsed = time.perf_counter_ns() - begin
-        self.held = max(0, elapsed - (self._on_core() - before)) if self.account else 0
+        self.held = max(0, elapsed - (self._on_core() - before))
         return elapsed
 
     def first_stop(self) -> None:
@@ -224,9 +228,6 @@ class Stopwatch:
 
     def reap(self, seconds: float = 10.0) -> None:
         """After the kill: a tracer takes the ends of all it traced, else the keeper never sees the process go."""
-        if self.account is not None:
-            os.close(self.account)
-            self.account = None
         for pid in self.strangers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -261,10 +262,14 @@ def quiet(call: tuple[float, float]) -> bool:
 def undisturbed(calls: list[tuple[float, float]], least: int = 8) -> list[float]:
     """Milliseconds of the calls (elapsed, held) that nothing held up; where those are few, the least held up.
 
-    The account is the kernel's. A candidate that sleeps or crowds its own core loses calls, and those that stay took what they took.
+    The account is the kernel's, and leaving calls out never pays: a candidate that sleeps in its slow calls, so that only the fast ones
+    stay, gets the CPU time of all of them.
     """
     kept = [call[0] for call in calls if quiet(call)]
-    return kept if len(kept) >= least else [elapsed for elapsed, _ in sorted(calls, key=lambda c: c[1] / c[0])[:least]]
+    if len(kept) < least:
+        kept = [elapsed for elapsed, _ in sorted(calls, key=lambda c: c[1] / c[0])[:least]]
+    busy = [elapsed - held for elapsed, held in calls]
+    return kept if statistics.median(kept) >= statistics.median(busy) else busy
 
 
 def product(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float, float]:

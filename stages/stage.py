@@ -98,8 +98,10 @@ class Job:
         append_lines(self.work / "journal.jsonl", [{"time": round(time.time(), 3), **values}])
 
     def journal(self) -> list[dict[str, Any]]:
-        """Every recorded line, a stopped earlier start's included."""
-        return read_lines(self.work / "journal.jsonl")
+        """Every recorded line, a stopped earlier start's included; of a step that a kill made to be taken again, the last."""
+        rows = read_lines(self.work / "journal.jsonl")
+        last = {(row.get("fit"), row["step"]): number for number, row in enumerate(rows) if "step" in row}
+        return [row for number, row in enumerate(rows) if "step" not in row or last[row.get("fit"), row["step"]] == number]
 
     def progress(self, done: int, total: int, text: str = "") -> None:
         """Tell how far the stage is: an event for whoever watches, a line every few seconds for whoever reads."""

@@ -143,3 +143,34 @@ def test_kernels_of_cupy_pass_and_its_array_functions_are_refused():
         assert (caught.value.status, caught.value.rule) == (Status.REJECTED, "library_call")
     with pytest.raises(Failed, match="no kernel"):
         check(CUPY.replace("            KERNEL((1,), (256,), (x.data_ptr(), out.data_ptr(), cupy.int64(x.numel())))\n", "            pass\n"))
+
+
+WAYS_AROUND = {
+    "the name forward bound to a kernel": ("", "forward = cuda_extension.k\n", "return torch.softmax(x, -1)"),
+    "a jit of one's own": ("", "def jit(f):\n    return f\n\n\n@jit\ndef soft(x):\n    return torch.softmax(x, -1)\n", "return soft(x)"),
+    "load is not a loader": ("", "load = torch.softmax\n", "return load(x, -1)"),
+    "an attribute named like a loader": ("self.load = nn.Softmax(-1)", "", "return self.load(x)"),
+    "a method of an attribute named like a loader": ("self.load = nn.Softmax(-1)", "", "return self.load(x).view(-1)"),
+    "what a kernel returns": ("", "", "y = cuda_extension.k(x, x, 1)\ny = x\nreturn y.softmax(-1)"),
+    "arithmetic on what a kernel returns": ("", "", "return cuda_extension.k(x, x, 1) + 1"),
+    "a function handed to reduce": ("", "import functools\n", "return functools.reduce(torch.matmul, (x, x))"),
+    "a function handed to max": ("", "", "return max([x, x], key=torch.sum)"),
+    "an imported function handed on": ("", "from torch import matmul\nimport functools\n", "return functools.reduce(matmul, (x, x))"),
+    "collectives of torch.cuda": ("", "", "return torch.cuda.comm.reduce_add((x, x))"),
+    "a module behind a function's name": ("self.soft = nn.Softmax(-1)", "def soft(x):\n    return x\n", "return self.soft(x)"),
+    "a function rebound": ("", "def soft(x):\n    return x\n\n\nsoft = torch.relu\n", "return soft(x)"),
+    "a builtin rebound": ("", "repr = torch.relu\n", "return repr(x)"),
+    "an import rebound": ("", "import math\nmath = torch\n", "return math.relu(x)"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_AROUND)
+def test_names_are_no_way_around_the_policy(way):
+    init, module, body = WAYS_AROUND[way]
+    init = f"    def __init__(self):\n        super().__init__()\n        {init}\n\n" if init else ""
+    head = HEAD.replace("class ModelNew(nn.Module):\n", f"{module}\n\nclass ModelNew(nn.Module):\n{init}")
+    spelled = candidate("out = torch.empty_like(x)\ncuda_extension.k(x, out, 1)\n" + body, head=head)
+    for policy in ("own_kernels_only", "libraries_allowed"):
+        with pytest.raises(Failed) as caught:
+            check_candidate(spelled, policy=policy)
+        assert caught.value.status is Status.REJECTED

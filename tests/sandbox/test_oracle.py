@@ -166,6 +166,14 @@ def test_an_exact_answer_is_right_also_where_the_reference_is_not(forward, input
             assert max(case.relative) <= compare.HIGHEST["float32"]
 
 
+def test_what_overflows_in_one_precision_only_is_as_the_reference_has_it():
+    reference = oracle.Reference(made("return x.masked_fill(x > 0.9, torch.finfo(x.dtype).min)"))
+    for kind in reference.kinds:
+        case = reference.draw(kind)
+        low, _ = reference._forward(reference.model, case.inputs)
+        assert case.expected[0].isfinite().all() and compare.difference(low, case) is None
+
+
 def test_bf16_tasks_take_bf16_inputs_and_accept_bf16_rounding():
     reference = oracle.Reference(gallery.task("softmax"), precision="bf16")
     case = reference.draw()

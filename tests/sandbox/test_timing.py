@@ -2,6 +2,7 @@
 
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -128,3 +129,11 @@ def test_an_end_is_told_with_its_status_and_silence_by_the_deadline():
         watch.first_stop()
         watch.run()
     finish(process, watch)
+
+
+def test_calls_that_sleep_on_purpose_are_not_left_out_for_free():
+    fast, slow = [(0.5, 0.0)] * 14, [(1.1, 0.1)] * 50
+    assert statistics.median(timing.undisturbed(fast + slow)) == pytest.approx(1.0)
+    disturbed = [(1.0, 0.01)] * 40 + [(3.0, 2.0)] * 24
+    assert timing.undisturbed(disturbed) == [1.0] * 40
+    assert timing.undisturbed([(2.0 + i, 1.0 + i) for i in range(20)], 4) == [2.0, 3.0, 4.0, 5.0]

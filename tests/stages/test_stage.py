@@ -192,3 +192,15 @@ def test_missing_inputs_and_unknown_stages_are_one_line(place):
     (place / "dvc.yaml").write_text(DVC.replace("toy:", "other:"))
     code, _, err = finish(place)
     assert code == 2 and "got no such stage" in err and err.count("\n") == 1
+
+
+def test_a_step_taken_again_after_a_kill_stands_once_in_the_journal(tmp_path):
+    from stages.stage import Job
+
+    job = Job(name="rft", key=None, params=None, work=tmp_path, root=tmp_path)
+    for step, loss in ((1, 0.9), (2, 0.8), (3, 0.7), (2, 0.5), (3, 0.4), (4, 0.3)):
+        job.record(fit="fit", step=float(step), loss=loss)
+    job.record(fit="other", step=2.0, loss=1.0)
+    job.record(note=1)
+    job.record(note=2)
+    assert [row.get("loss") for row in job.journal()] == [0.9, 0.5, 0.4, 0.3, 1.0, None, None]
