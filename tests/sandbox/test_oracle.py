@@ -167,11 +167,12 @@ def test_an_exact_answer_is_right_also_where_the_reference_is_not(forward, input
 
 
 def test_what_overflows_in_one_precision_only_is_as_the_reference_has_it():
-    reference = oracle.Reference(made("return x.masked_fill(x > 0.9, torch.finfo(x.dtype).min)"))
-    for kind in reference.kinds:
-        case = reference.draw(kind)
-        low, _ = reference._forward(reference.model, case.inputs)
-        assert case.expected[0].isfinite().all() and compare.difference(low, case) is None
+    # Only needles are that large, so that the other rows still tell right from wrong
+    reference = oracle.Reference(made("return torch.where(x > 2.0, torch.full_like(x, torch.finfo(x.dtype).max), x)"))
+    case = reference.draw("own")
+    low, _ = reference._forward(reference.model, case.inputs)
+    assert case.needles and float(low[0].max()) > 1e38
+    assert case.expected[0].isfinite().all() and compare.difference(low, case) is None
 
 
 def test_bf16_tasks_take_bf16_inputs_and_accept_bf16_rounding():
