@@ -10,7 +10,6 @@ Settled here, with the reason:
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import logging
 import os
@@ -74,15 +73,8 @@ def launch(device: str = "auto") -> World:
             dist.init_process_group(backend)
         else:
             dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-        # Left to the interpreter's end, its threads sometimes abort a process whose work is done
-        atexit.register(_leave)
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
     return World(rank=dist.get_rank(), size=dist.get_world_size(), device=place)
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _import_deepspeed() -> None:
