@@ -134,7 +134,7 @@ def test_kill_9_in_every_long_stage_loses_no_more_than_the_step(repository):
     runs = views.sql("select run, count(*), count(distinct trajectory) from episodes group by run order by run").fetchall()
     assert runs and all(rows == distinct for _, rows, distinct in runs), runs
     expected = yaml.safe_load((repository / "params.yaml").read_text())
-    tests = views.sql("select count(*) from tasks where split = 'test'").fetchone()[0]
+    tests = views.sql("select count(*) from tasks where split = 'test'").fetchall()[0][0]
     counts = {run: rows for run, rows, _ in runs}
     assert counts["evaluate-r02"] == tests * expected["evaluate"]["samples"]
     assert counts["rollout-r01"] == expected["rollout"]["tasks"] * expected["rollout"]["samples"]
