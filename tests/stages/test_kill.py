@@ -1,6 +1,6 @@
 """kill -9 in the middle of every long stage of the real pipeline, then `dvc repro`: nothing lost but the step, nothing twice, nobody left.
 
-About ten minutes on two cores, so `make test` leaves it out: `python -m pytest -m long tests/stages/test_kill.py -s`.
+About thirteen minutes on two cores, so `make test` leaves it out: `python -m pytest -m long tests/stages/test_kill.py -s`.
 """
 
 import json
