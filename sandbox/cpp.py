@@ -236,8 +236,12 @@ class Cpp:
         calls, end = [], time.monotonic() + seconds
         while len(calls) < 4 or (time.monotonic() < end and sum(map(timing.quiet, calls)) < BLOCK):
             elapsed, _ = server.call(cases[len(calls) % len(cases)], limits.total_s)
-            calls.append((max(elapsed - self.empty_ms, 1e-4), max(server.watch.held / 1e6 - self.empty_ms, 0.0)))
+            calls.append(self._net(server, elapsed))
         return timing.undisturbed(calls, 4)
+
+    def _net(self, server: Server, elapsed: float) -> tuple[float, float]:
+        """(elapsed, held) of the server's last call in milliseconds, the clock's own cost taken off both."""
+        return max(elapsed - self.empty_ms, 1e-4), max(server.watch.held / 1e6 - self.empty_ms, 0.0)
 
     def _question(self, server: Server, prepared: Prepared, eager_ms: float) -> list[float]:
         """Ask until enough is known: every answer is checked, warm-up too; stress questions stand at secret places.
@@ -271,7 +275,7 @@ class Cpp:
             if problem:
                 self._only_stress(server, prepared, sources["own"], problem, kind, end)
             elif kind == "own":
-                calls.append((max(elapsed - self.empty_ms, 1e-4), max(server.watch.held / 1e6 - self.empty_ms, 0.0)))
+                calls.append(self._net(server, elapsed))
 
     def _ask(self, server: Server, prepared: Prepared, source, kind: str, end: float) -> tuple[float, str | None]:
         """Milliseconds of one checked call, and what is wrong with a stress answer; a wrong own answer raises Failed."""
