@@ -190,7 +190,7 @@ class Reference:
 
         with torch.no_grad():
             result = model(*[v.clone() if self.mutates and isinstance(v, torch.Tensor) else v for v in inputs])
-        structure = "tensor" if isinstance(result, torch.Tensor) else type(result).__name__
+        structure = "tensor" if isinstance(result, torch.Tensor) else "tuple" if isinstance(result, tuple) else type(result).__name__
         if structure not in ("tensor", "tuple", "list"):
             raise TaskInvalid(f"output: got {structure}, wanted a tensor or a tuple or list of tensors")
         outputs = [result] if structure == "tensor" else list(result)
@@ -295,18 +295,25 @@ class Reference:
             return None
 
     def _exact(self, inputs: list, low: list) -> list:
-        """The oracle's outputs in fp64; `low`, the reference's own, where it has none."""
+        """The oracle's outputs in fp64. Where it has none, or one of the two overflows (a mask's fill may be the dtype's lowest number), what
+        the reference gives at its own precision, `low`, is right."""
         import torch
 
         if self.high is None:
             return low
         widened = [v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v for v in inputs]
         try:
-            return self._forward(self.high, widened)[0]
+            exacts = self._forward(self.high, widened)[0]
         except (timing.CallTimeout, torch.OutOfMemoryError):
             raise
         except Exception:  # code that pins fp32 inside runs only there
             return low
+        found = []
+        for mine, exact in zip(low, exacts, strict=True):
+            if mine.is_floating_point() and not (compare.all_finite(mine) and compare.all_finite(exact.to(mine.dtype))):
+                exact = exact.where(mine.isfinite() & exact.to(mine.dtype).isfinite(), mine.to(exact.dtype))
+            found.append(exact)
+        return found
 
     def _transform(self, inputs: list, kind: str) -> list:
         """Floating tensors only: integers are labels or indices, and have no other meaning. Infinities, NaN, structural zeros and symmetry
@@ -432,13 +439,7 @@ class Reference:
     def _answers(self, inputs: list, low: list, kind: str) -> tuple[list, list[compare.Tolerance | None]]:
         """The oracle's outputs in the dtypes of the reference's, `low`, and the tolerance of each; None where too much of it hangs on an ulp."""
         exacts = self._exact(inputs, low)
-        expected = []
-        for mine, exact in zip(low, exacts, strict=True):
-            rounded = exact.to(mine.dtype) if mine.is_floating_point() else mine
-            if mine.is_floating_point() and not (compare.all_finite(mine) and compare.all_finite(rounded)):
-                # Where one of the two overflows, what the reference gives at its own precision is right
-                rounded = rounded.where(mine.isfinite() & rounded.isfinite(), mine)
-            expected.append(rounded)
+        expected = [exact.to(mine.dtype) if mine.is_floating_point() else mine for mine, exact in zip(low, exacts, strict=True)]
         seen = [low, exacts, *(self._forward(self.model, self._nudged(inputs))[0] for _ in range(NUDGES))]
         tolerance = []
         for number, (answer, allowed) in enumerate(zip(expected, self.tolerances[kind], strict=True)):
