@@ -81,22 +81,21 @@ class Watch:
             self.jobs.add(job)
             job.add_done_callback(self.jobs.discard)
 
-    async def fly(self, canary: Canary) -> str:
-        """Judge one canary now and count what came out."""
+    async def fly(self, canary: Canary) -> tuple[str, Verdict | None]:
+        """Judge one canary now and count what came out: its outcome, and the verdict where there is one."""
         try:
             verdict = await self.pool.probe(canary.task, canary.candidate, policy=canary.policy)
         except (SandboxError, ValueError) as error:
             print(f"sandbox: canary {canary.name} got no verdict: {error}", file=sys.stderr, flush=True)
             self.counts[canary.kind, "unjudged"] += 1
-            return "unjudged"
+            return "unjudged", None
         outcome = canary.outcome(verdict)
         self.counts[canary.kind, outcome] += 1
         if canary.alarms(outcome):
             self.alarms.append({"canary": canary.name, "kind": canary.kind, "outcome": outcome, "verdict": verdict.to_dict()})
             del self.alarms[:-100]
-            told = {k: v for k, v in verdict.to_dict().items() if k in ("status", "rule", "reason", "flags", "times_ms", "environment")}
-            print(f"sandbox: ALARM: {canary.kind} canary {canary.name} was {outcome}: {json.dumps(told)}", file=sys.stderr, flush=True)
-        return outcome
+            print(f"sandbox: ALARM: {canary.kind} canary {canary.name} was {outcome}: {json.dumps(_told(verdict))}", file=sys.stderr, flush=True)
+        return outcome, verdict
 
     async def close(self) -> None:
         """Wait for what is in flight; the pool goes on without canaries."""
@@ -104,13 +103,18 @@ class Watch:
         await asyncio.gather(*self.jobs)
 
 
-async def _all(backend: str, slots: int | None) -> tuple[list[tuple[Canary, str]], Watch]:
+def _told(verdict: Verdict | None) -> dict[str, Any]:
+    """What of a verdict says why."""
+    return {k: v for k, v in verdict.to_dict().items() if k in ("status", "rule", "reason", "flags")} if verdict else {}
+
+
+async def _all(backend: str, slots: int | None) -> tuple[list[tuple[Canary, str, Verdict | None]], Watch]:
     from sandbox.pool import Pool
 
     async with Pool(backend=backend, slots=slots) as pool:
         watch = Watch(pool, rate=0.0)
         outcomes = await asyncio.gather(*(watch.fly(c) for c in watch.canaries))
-        return list(zip(watch.canaries, outcomes, strict=True)), watch
+        return [(canary, *found) for canary, found in zip(watch.canaries, outcomes, strict=True)], watch
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -124,14 +128,14 @@ def main(arguments: list[str] | None = None) -> int:
     except SandboxError as error:
         print(f"cuda-judge canary: {error}", file=sys.stderr)
         return 3
-    rows = [{"canary": c.name, "kind": c.kind, "outcome": outcome} for c, outcome in found]
+    rows = [{"canary": c.name, "kind": c.kind, "outcome": outcome} | _told(verdict) for c, outcome, verdict in found]
     if options.json:
         print(json.dumps({"alarm": watch.alarm, "canaries": rows, "alarms": watch.alarms}, indent=2))
     else:
         for row in rows:
-            print(f"{row['kind']:7} {row['canary']:32} {row['outcome']}")
-        print("ALARM" if watch.alarm else "all as wanted" if all(o != "unjudged" for _, o in found) else "no alarm, some not judged")
-    return 1 if watch.alarm else 3 if any(outcome == "unjudged" for _, outcome in found) else 0
+            print(f"{row['kind']:7} {row['canary']:32} {row['outcome']:9} {row.get('status', '')} {row.get('rule') or ''}".rstrip())
+        print("ALARM" if watch.alarm else "all as wanted" if all(r["outcome"] != "unjudged" for r in rows) else "no alarm, some not judged")
+    return 1 if watch.alarm else 3 if any(r["outcome"] == "unjudged" for r in rows) else 0
 
 
 if __name__ == "__main__":
