@@ -307,7 +307,9 @@ class Service:
         batch.add(number, **found)
 
     async def lines(self, batch: Batch, at: int, follow: bool):
-        """Lines of a batch from `at` on; with `follow` until the last, an empty line every BEAT_S while nothing is new."""
+        """Lines of a batch from `at` on; with `follow` until the last, an empty line at once and every BEAT_S while nothing is new."""
+        if follow and at >= len(batch.lines) and not batch.done:
+            yield b"\n"  # the head of the answer goes out with its first bytes
         while True:
             news = batch.news
             while at < len(batch.lines):
