@@ -134,7 +134,7 @@ def test_who_may_ask_and_for_how_much(service):
 
 
 def test_a_full_queue_says_when_to_come_back_and_a_lost_client_loses_nothing(service):
-    body = {"items": [item("sleeps_forever"), *[item("zeros", fresh=False)] * 3]}
+    body = {"items": [item("sleeps_forever"), *[item("zeros")] * 3]}
     assert service.ask("PUT", "/v1/batches/batch-of-a-test", body)[0] == 202
     with contextlib.closing(service.connect()) as gone:
         gone.request("GET", "/v1/batches/batch-of-a-test/verdicts", headers={"Authorization": f"Bearer {TOKEN}"})
