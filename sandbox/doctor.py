@@ -1,6 +1,6 @@
 """What this machine gives a judge: isolation level, clock, compiler, slots.
 
-    python -m sandbox.doctor [--json]
+    cuda-judge doctor [--json]     (= python -m sandbox.doctor)
 
 Exit 0 when verdicts can be reached, 1 when something that they need is missing.
 """
@@ -57,7 +57,7 @@ def _slots(name: str) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m sandbox.doctor", description="Isolation, clock and compiler of this machine.")
+    parser = argparse.ArgumentParser(prog="cuda-judge doctor", description="Isolation, clock and compiler of this machine.")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     facts = examine()

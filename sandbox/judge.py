@@ -1,6 +1,7 @@
 """The one public door: a task and a candidate in, a verdict out.
 
-    python -m sandbox.judge TASK CANDIDATE [--backend cpp|cuda] [--policy libraries_allowed] [--json]
+    cuda-judge TASK CANDIDATE [--backend cpp|cuda] [--policy libraries_allowed] [--json]     (= python -m sandbox.judge)
+    cuda-judge doctor | serve | canary                                                       (each has --help)
 
 Exit 0 when a verdict was reached, whatever it is; 2 for unreadable paths, bad options and missing tools; 3 when we failed.
 """
@@ -8,6 +9,7 @@ Exit 0 when a verdict was reached, whatever it is; 2 for unreadable paths, bad o
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import pathlib
 import sys
@@ -17,6 +19,8 @@ from sandbox.backends import Limits, Measurement
 
 __all__ = ["Limits", "Measurement", "candidate_from_path", "judge", "judge_group", "measure", "task_from_path"]
 MAX_FILE = 4 << 20
+COMMANDS = {"doctor": "sandbox.doctor", "serve": "sandbox.service", "canary": "sandbox.canary"}
+"""First words that are no task; a task file of such a name is ./NAME."""
 
 
 def judge(
@@ -67,14 +71,19 @@ def measure(task: Task, *, backend: str = "cpp", limits: Limits = Limits()) -> M
 
 def task_from_path(path: str | pathlib.Path) -> Task:
     """A task file (Model, get_inputs, get_init_inputs; optionally MODE and PRECISION as plain assignments). Raises ValueError."""
+    return task_from_source(_read(pathlib.Path(path)))
+
+
+def task_from_source(source: str) -> Task:
+    """A task of this text, its MODE and PRECISION read without running it. Raises ValueError."""
     import ast
 
-    source, settings = _read(pathlib.Path(path)), {}
+    settings = {}
     try:
         for node in ast.parse(source).body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Constant):
                 settings[node.targets[0].id] = node.value.value
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         pass  # the judge says task_invalid: that is a verdict, not a wrong path
     mode, precision = settings.get("MODE", "eval"), settings.get("PRECISION", "fp32")
     return Task(source=source, origin="user", mode=mode, precision=precision)
@@ -138,7 +147,14 @@ def describe(verdict: Verdict) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m sandbox.judge", description="Judge a candidate kernel against a task's reference.")
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in COMMANDS:
+        return importlib.import_module(COMMANDS[arguments[0]]).main(arguments[1:])
+    parser = argparse.ArgumentParser(
+        prog="cuda-judge",
+        description="Judge a candidate kernel against a task's reference.",
+        epilog=f"other commands: {', '.join(f'cuda-judge {name}' for name in COMMANDS)}",
+    )
     parser.add_argument("task", metavar="TASK", help="Python file with Model, get_inputs, get_init_inputs")
     parser.add_argument("candidate", metavar="CANDIDATE", help="model_new.py, or a workspace folder")
     parser.add_argument("--backend", choices=BACKENDS, default="cpp")

@@ -23,6 +23,8 @@ LONGEST_S = 900.0
 
 UNREADY = PREPARED
 """Distance of a task that a slot would have to make ready."""
+REMEMBERED = 4096
+"""Verdicts that a pool keeps for who does not ask afresh: a service lives for weeks."""
 FEEDBACK_CALLS = 24
 """Checked calls of a verdict that need not be fresh: what the agent sees inside an episode is never a reward."""
 
@@ -187,6 +189,8 @@ class Pool:
         )
         self.slots: list[Slot] = []
         self.counts = {"judged": 0, "cached": 0, "shared": 0, "sandbox_errors": 0}
+        self.watch = None
+        """Set by sandbox.canary.Watch: told of every judgement, so that canaries ride along."""
 
     async def __aenter__(self) -> typing.Self:
         names = backends.slots(self.backend)
@@ -247,10 +251,22 @@ class Pool:
         self.waiting.remove(chosen)
         chosen[1].set_result(free)
 
-    async def judge(self, task: Task, candidate: Candidate, *, fresh: bool, policy: str | None = None) -> Verdict:
-        """Verdict on one candidate; without `fresh` it may come from the cache or from the same question in flight."""
-        policy = policy or self.policy
-        key = (task.id, candidate.id, task.baselines is not None, policy)
+    async def judge(
+        self,
+        task: Task,
+        candidate: Candidate,
+        *,
+        fresh: bool,
+        policy: str | None = None,
+        precision: str | None = None,
+        track: str | None = None,
+    ) -> Verdict:
+        """Verdict on one candidate; without `fresh` it may come from the cache or from the same question in flight.
+
+        policy, precision, track: of this judgement, default: the pool's. Raises SandboxError.
+        """
+        policy, precision, track = policy or self.policy, precision or self.precision, track or self.track
+        key = (task.id, candidate.id, task.baselines is not None, policy, precision, track)
         if not fresh and key in self.cache:
             self.counts["cached"] += 1
             return self.cache[key]
@@ -261,11 +277,15 @@ class Pool:
         if future is not None:
             self.flying[key] = future
         try:
-            fields = {"candidate": candidate.to_dict(), "policy": policy, "precision": self.precision, "track": self.track}
+            fields = {"candidate": candidate.to_dict(), "policy": policy, "precision": precision, "track": track}
             limits = self.limits if fresh else dataclasses.replace(self.limits, calls=min(self.limits.calls, FEEDBACK_CALLS))
             verdict = await self._on_slot(task, lambda s: s.call("judge", task, limits, **fields))
             self.counts["judged"] += 1
             self.cache[key] = verdict
+            while len(self.cache) > REMEMBERED:
+                del self.cache[next(iter(self.cache))]
+            if self.watch is not None:
+                self.watch.judged()
             if future is not None:
                 future.set_result(verdict)
             return verdict
@@ -277,6 +297,11 @@ class Pool:
         finally:
             if future is not None:
                 self.flying.pop(key, None)
+
+    async def probe(self, task: Task, candidate: Candidate, *, policy: str) -> Verdict:
+        """A fresh verdict for a canary: the same slots and limits as for everybody, remembered and counted nowhere. Raises SandboxError."""
+        fields = {"candidate": candidate.to_dict(), "policy": policy, "precision": self.precision, "track": self.track}
+        return await self._on_slot(task, lambda s: s.call("judge", task, self.limits, **fields))
 
     async def judge_group(self, task: Task, candidates: list[Candidate], *, fresh: bool) -> list[Verdict]:
         """Verdicts in the order of `candidates`; they share reference, oracle, questions and baselines on each slot."""
