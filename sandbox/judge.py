@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import json
 import pathlib
 import sys
@@ -172,6 +173,8 @@ def main(arguments: list[str] | None = None) -> int:
     except SandboxError as error:
         print(f"sandbox.judge: the sandbox failed, no verdict: {error}", file=sys.stderr)
         return 3
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a candidate's words may hold what no encoding can write
+        sys.stdout.reconfigure(errors="backslashreplace")
     print(json.dumps(verdict.to_dict(), indent=2) if options.json else describe(verdict))
     return 0
 

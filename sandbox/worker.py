@@ -199,6 +199,8 @@ def _view(torch, memory: mmap.mmap, item):
     if not isinstance(item, dict):
         return item[0]
     dtype = getattr(torch, item["dtype"])
+    if not item["elements"]:  # frombuffer refuses a count of 0
+        return torch.empty_strided(item["shape"], item["stride"], dtype=dtype)
     flat = torch.frombuffer(memory, dtype=dtype, count=item["elements"], offset=item["offset"])
     return flat.as_strided(item["shape"], item["stride"])
 
