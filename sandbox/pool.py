@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import typing
 
 from data.records import Candidate, SandboxError, Status, Task, Verdict
@@ -204,6 +205,7 @@ class Pool:
                 break
             self.slots.append(Slot(self.backend, lease, pinned=self.limits.threads == 1))
         self.idle, self.waiting = list(self.slots), []
+        self.opened, self.busy_s = time.monotonic(), 0.0
         self.cache: dict[tuple, Verdict] = {}
         self.flying: dict[tuple, asyncio.Future] = {}
         await asyncio.gather(*(asyncio.to_thread(s.start) for s in self.slots))
@@ -218,13 +220,19 @@ class Pool:
     async def _on_slot(self, task: Task, work):
         """Run blocking `work(slot)` on a slot. Who waits for a task that the slot has ready goes first: making it ready anew costs seconds."""
         chosen = await self._take(task.id)
+        begin = time.monotonic()
         try:
             return await _unabandoned(asyncio.to_thread(work, chosen))
         except SandboxError:
             self.counts["sandbox_errors"] += 1
             raise
         finally:
+            self.busy_s += time.monotonic() - begin
             self._give(chosen)
+
+    def usage(self) -> dict[str, float]:
+        """Counts so far, slots, `seconds` since the pool is open and `busy_s`, the slots' seconds with a request (ended ones only)."""
+        return self.counts | {"slots": len(self.slots), "seconds": time.monotonic() - self.opened, "busy_s": self.busy_s}
 
     async def _take(self, task: str) -> Slot:
         if self.idle:
