@@ -1,15 +1,51 @@
 """Is an output right? Tolerance from the reference's own rounding noise and the scale of the element's own row.
 
-Works on torch tensors of any device; expected values and tolerances are made where no candidate can reach them.
+Two bounds: one on every element, which has to leave room for the worst that honest rounding does, and one on the mean error, which a
+lower precision inside exceeds everywhere at once. Works on torch tensors of any device, in pieces of bounded memory; expected values and
+tolerances are made where no candidate can reach them.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 LOWEST = {"float32": 2e-5, "float64": 1e-10, "bfloat16": 2e-2, "float16": 3e-3}
-"""Relative error that any honest order of operations is granted, by output dtype."""
-HIGHEST = {"float32": 1e-3, "float64": 1e-6, "bfloat16": 1e-1, "float16": 2e-2}
-"""Noise beyond a tenth of this makes a distribution unusable: an fp32 task must still tell fp16 inside from fp32."""
-NOISE_FACTOR = 10.0
+"""Relative error of an element that any honest order of operations is granted, by output dtype."""
+HIGHEST = {"float32": 1e-3, "float64": 1e-6, "bfloat16": 2e-1, "float16": 2e-2}
+"""The widest tolerance; noise that asks for more makes a distribution unusable."""
+BULK = {"float32": 2e-5, "float64": 1e-10, "bfloat16": 2e-3, "float16": 2e-4}
+"""Mean relative error that is granted: above what an honest fp32 kernel leaves, below fp16 or TF32 inside (bf16: fp8; fp16: bf16)."""
+FACTOR = {"float32": 10.0, "float64": 10.0, "bfloat16": 4.0, "float16": 4.0}
+"""How much more than the reference an honest candidate may err. Low precisions: eager rounds after each operator, a kernel less often."""
+BULK_FACTOR = {"float32": 10.0, "float64": 10.0, "bfloat16": 2.5, "float16": 2.5}
+"""The same of the mean error, which is nearly the same for all honest kernels of a precision."""
+ABSOLUTE = 0.05
+"""Of LOWEST, times the typical output of the task's own inputs: fp32 intermediates near one leave such an error on outputs near nothing."""
+COARSE_FACTOR, COARSE_HIGHEST = 4.0, 5e-2
+"""For fp32 references that run in TF32 by torch's defaults (convolutions on a GPU): the noise is TF32's own, its mean still tells bf16."""
+FAR = 1e5
+"""A value so many times the lower magnitudes of its output (a mask's fill, say) says nothing of its neighbours' scale."""
+BULK_LEAST = 64
+"""Elements from which a mean error is a statistic."""
+TYPICAL = 0.995
+"""Quantile of the noise that sets the tolerance; what lies above it is granted to those elements alone."""
+PIECE = 1 << 24
+"""Elements compared at a time."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """What one output may differ by: `relative * (|expected| + row scale) + absolute` an element, `bulk` in the mean of the relative error.
+
+    `far`: magnitudes above it are left out of row scales. `slack`: (flat positions, allowed gaps) of elements that an ulp of the inputs
+    moves further than that; an integer element there may be anything.
+    """
+
+    relative: float
+    bulk: float = float("inf")
+    absolute: float = 0.0
+    far: float = float("inf")
+    slack: tuple | None = None
 
 
 def name_of(dtype) -> str:
@@ -24,55 +60,154 @@ def all_finite(value) -> bool:
     return not value.numel() or not value.is_floating_point() or bool(torch.stack(torch.aminmax(value)).isfinite().all())
 
 
-def row_scale(expected):
-    """Mean magnitude along the last dimension longer than one, kept for broadcasting: one far value loosens nothing elsewhere."""
-    magnitude = expected.abs()
-    if not all_finite(magnitude):
-        magnitude = magnitude.nan_to_num(0.0, 0.0, 0.0)
-    dims = [d for d, size in enumerate(expected.shape) if size > 1]
-    return magnitude.mean(dim=dims[-1], keepdim=True) if dims else magnitude
+def changed(value, before) -> bool:
+    """Whether a value is no longer what it was, bit for bit but for NaN. Plain values never change."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or torch.equal(value, before):
+        return False
+    return not (value.is_floating_point() and torch.allclose(value, before, rtol=0, atol=0, equal_nan=True))
 
 
-def noise(low, high) -> float:
-    """Largest error of the reference at its precision, `low`, against the fp64 oracle `high`, relative to value and row scale."""
-    high = high.double()
-    gap = (low.double() - high).abs()
-    allowed = high.abs() + row_scale(high)
-    ratio = gap / allowed.clamp_min(1e-300)
-    ratio = ratio[ratio.isfinite() & (gap > 0)]
-    return float(ratio.max()) if ratio.numel() else 0.0
+def _sample(value, count: int = 65536):
+    """At most `count` elements, evenly spread."""
+    flat = value.reshape(-1)
+    return flat if flat.numel() <= count else flat[:: flat.numel() // count + 1]
 
 
-def relative_tolerance(dtype, floor: float) -> float | None:
-    """Tolerance for a noise floor; None when the noise is too high to judge anything."""
+def far_of(expected) -> float:
+    """Magnitude from which values of an output are left out of its row scales; infinity where there are none."""
+    import torch
+
+    if not expected.numel() or not expected.is_floating_point():
+        return float("inf")
+    magnitude = _sample(expected).double().abs()
+    magnitude = magnitude[magnitude.isfinite() & (magnitude > 0)]
+    if not magnitude.numel():
+        return float("inf")
+    limit = FAR * float(magnitude.quantile(0.1))
+    low, high = (float(v) for v in torch.aminmax(expected))
+    return float("inf") if max(-low, high) <= limit else limit
+
+
+def typical(expected, far: float) -> float:
+    """Mean magnitude of an output, without infinities and far values."""
+    magnitude = _sample(expected).double().abs()
+    magnitude = magnitude[magnitude.isfinite() & (magnitude <= far)]
+    return float(magnitude.mean()) if magnitude.numel() else 0.0
+
+
+def _row_length(shape) -> int:
+    """Elements along the last dimension longer than one."""
+    return next((size for size in reversed(shape) if size > 1), 1)
+
+
+def _rows(value, like):
+    return value.reshape(-1, _row_length(like.shape))
+
+
+def row_scale(rows, far: float):
+    """Mean magnitude of each row of a matrix, (rows, 1): one far value loosens nothing in other rows, and those beyond `far` nothing at all."""
+    import torch
+
+    total = torch.zeros(rows.shape[0], 1, dtype=torch.float64, device=rows.device)
+    count = torch.zeros_like(total)
+    for begin in range(0, rows.shape[1], PIECE):
+        magnitude = rows[:, begin : begin + PIECE].abs()
+        if far < float("inf") or not all_finite(magnitude):
+            kept = magnitude.isfinite() & (magnitude <= far)
+            count += kept.sum(1, keepdim=True)
+            magnitude = magnitude.where(kept, 0.0)
+        else:
+            count += magnitude.shape[1]
+        total += magnitude.sum(1, keepdim=True, dtype=torch.float64 if rows.dtype is torch.float64 else torch.float32)
+    return (total / count.clamp_min(1)).to(rows.dtype)
+
+
+def _pieces(expected, far: float):
+    """(rows, columns, scale) of pieces of an output seen as a matrix of its rows, each of at most PIECE elements."""
+    import torch
+
+    rows = _rows(expected, expected)
+    step = max(1, PIECE // rows.shape[1])
+    for top in range(0, rows.shape[0], step):
+        some = slice(top, min(top + step, rows.shape[0]))
+        block = rows[some]
+        scale = row_scale(block if block.dtype is torch.float64 else block.float(), far)
+        for left in range(0, rows.shape[1], PIECE):
+            yield some, slice(left, min(left + PIECE, rows.shape[1])), scale
+
+
+def noise(low, high, *, absolute: float = 0.0, far: float = float("inf")) -> tuple[float, float]:
+    """Error of the reference at its precision, `low`, against the fp64 oracle `high`, relative to value and row scale: (TYPICAL quantile, mean).
+
+    What `absolute` covers is no error. Places where either is not finite are left out.
+    """
+    import torch
+
+    found, total, count = [], 0.0, 0
+    low_rows, high_rows = _rows(low, high), _rows(high, high)
+    for some, columns, scale in _pieces(high, far):
+        exact = high_rows[some, columns].double()
+        gap = (low_rows[some, columns].double() - exact).abs_().sub_(absolute).clamp_min_(0.0)
+        ratio = gap.div_(exact.abs_().add_(scale).clamp_min_(1e-300))
+        ratio = ratio[ratio.isfinite()]
+        if ratio.numel():
+            # Exact zeros of an output say nothing of the precision
+            total, count = total + float(ratio.sum()), count + int((high_rows[some, columns] != 0).sum())
+            found.append(_sample(ratio, 1 << 20))
+    if not found:
+        return 0.0, 0.0
+    return float(torch.cat(found)[: 1 << 23].quantile(TYPICAL, interpolation="higher")), total / max(count, 1)
+
+
+def tolerance_of(dtype, typical_noise: float, mean_noise: float, *, absolute: float = 0.0, coarse: bool = False) -> Tolerance | None:
+    """Tolerance for a noise; None when it is too high to tell right from wrong. Integers and booleans: exact.
+
+    `coarse`: the reference runs in TF32 by torch's defaults.
+    """
     name = name_of(dtype)
     if name not in LOWEST:
-        return 0.0
-    if NOISE_FACTOR * floor > HIGHEST[name]:
+        return Tolerance(relative=0.0)
+    factor, highest = (COARSE_FACTOR, COARSE_HIGHEST) if coarse else (FACTOR[name], HIGHEST[name])
+    bulk_factor = COARSE_FACTOR if coarse else BULK_FACTOR[name]
+    if factor * typical_noise > highest:
         return None
-    return max(LOWEST[name], NOISE_FACTOR * floor)
+    return Tolerance(
+        relative=max(LOWEST[name], factor * typical_noise),
+        bulk=max(BULK[name], bulk_factor * mean_noise),
+        absolute=ABSOLUTE * LOWEST[name] * absolute,
+    )
 
 
-def well_within(low, expected, relative: float) -> bool:
-    """Whether the reference's own outputs `low` stay NOISE_FACTOR times closer to `expected` than `relative` allows; False when unsure."""
-    if not low.numel():
-        return True
-    gap = (low - expected).abs_().mul_(NOISE_FACTOR)
-    return bool(gap.sub_(tolerance(expected, relative)).max() <= 0)
+def beyond(value, expected, tolerance: Tolerance, factor: float) -> tuple | None:
+    """Elements of `value` whose gap to `expected`, times `factor`, exceeds the tolerance: (flat positions, those gaps), None without any.
+
+    For integers the factor does not count.
+    """
+    import torch
+
+    places, gaps = [], []
+    length = _row_length(expected.shape)
+    for some, columns, scale in _pieces(expected, tolerance.far):
+        mine, exact = _rows(value, expected)[some, columns], _rows(expected, expected)[some, columns]
+        if not expected.is_floating_point():
+            over = mine != exact
+            gap = over.double()
+        else:
+            gap = (mine.double() - exact.double()).abs_().mul_(factor)
+            over = gap > (exact.double().abs() + scale).mul_(tolerance.relative).add_(tolerance.absolute)
+            over &= gap.isfinite()
+        if bool(over.any()):
+            row, column = over.nonzero(as_tuple=True)
+            places.append((row + some.start) * length + column + columns.start)
+            gaps.append(gap[over])
+    return (torch.cat(places), torch.cat(gaps)) if places else None
 
 
-def tolerance(expected, relative: float):
-    """Elementwise: relative * (|expected| + scale of the row). Integers and booleans: exact."""
-    if not expected.is_floating_point():
-        return None
-    magnitude = expected.abs()
-    allowed = (magnitude + row_scale(expected)).mul_(relative)
-    # Beside an infinity or NaN nothing but the same is right: infinity must not become its own tolerance.
-    return allowed if all_finite(magnitude) else allowed.masked_fill_(~magnitude.isfinite(), -1.0)
-
-
-def _first(bad, shape) -> tuple[int, ...]:
-    flat, place = int(bad.reshape(-1).byte().argmax()), []
+def _first(bad, begin: int, left: int, length: int, shape) -> tuple[int, ...]:
+    flat = int(bad.reshape(-1).byte().argmax())
+    flat, place = (begin + flat // bad.shape[1]) * length + left + flat % bad.shape[1], []
     for size in reversed(shape):
         place.append(flat % size)
         flat //= size
@@ -84,26 +219,77 @@ def difference(got: list, case) -> str | None:
 
     NaN and infinities must stand exactly where the reference has them.
     """
-    import torch
-
-    for number, (value, expected, relative) in enumerate(zip(got, case.expected, case.relative, strict=True)):
+    for number, (value, expected, tolerance) in enumerate(zip(got, case.expected, case.tolerance, strict=True)):
         if value.shape != expected.shape or value.dtype != expected.dtype:
             return f"output {number}: got {value.dtype} {tuple(value.shape)}, wanted {expected.dtype} {tuple(expected.shape)}"
-        if value.numel() == 0:
-            continue
-        allowed = tolerance(expected, relative)
-        if allowed is None:
-            bad = value != expected
-            if not bool(bad.any()):
-                continue
-        else:
-            if float(torch.sub(value, expected).abs_().sub_(allowed).max()) <= 0.0:
-                continue  # NaN compares false and takes the long way
-            bad = ~((value - expected).abs() <= allowed)
-            bad &= ~((value == expected) | (value.isnan() & expected.isnan()))
-            if not bool(bad.any()):
-                continue
-        place = _first(bad, value.shape)
-        share = float(bad.double().mean())
-        return f"output {number} at {place}: got {value[place].item():.7g}, wanted {expected[place].item():.7g}; {share:.2%} of the elements differ"
+        problem = wrong(value, expected, tolerance)
+        if problem:
+            return f"output {number}{problem}"
+    return None
+
+
+def wrong(value, expected, tolerance: Tolerance) -> str | None:
+    """What is wrong with one tensor of the right shape and dtype, to be put after its name; None when it is right."""
+    if not value.numel():
+        return None
+    return _close(value, expected, tolerance) if expected.is_floating_point() else _exact(value, expected, tolerance)
+
+
+def _pardoned(bad, gap, tolerance: Tolerance, some: slice, columns: slice, length: int):
+    """`bad` without the elements whose gap is within their slack."""
+    if tolerance.slack is None:
+        return bad
+    places, gaps = tolerance.slack
+    row, column = places // length, places % length
+    here = (row >= some.start) & (row < some.stop) & (column >= columns.start) & (column < columns.stop)
+    row, column, gaps = row[here] - some.start, column[here] - columns.start, gaps[here]
+    bad[row, column] &= False if gap is None else ~(gap[row, column].double() <= gaps)
+    return bad
+
+
+def _told(bad, value, expected, some: slice, columns: slice, length: int) -> str:
+    place = _first(bad, some.start, columns.start, length, value.shape)
+    share = float(bad.double().mean())
+    return f" at {place}: got {value[place].item():.7g}, wanted {expected[place].item():.7g}; {share:.2%} of the elements differ"
+
+
+def _exact(value, expected, tolerance: Tolerance) -> str | None:
+    length = _row_length(expected.shape)
+    for begin in range(0, expected.numel() // length, step := max(1, PIECE // length)):
+        some, columns = slice(begin, min(begin + step, expected.numel() // length)), slice(0, length)
+        bad = _rows(value, expected)[some] != _rows(expected, expected)[some]
+        if bool(bad.any()):
+            bad = _pardoned(bad, None, tolerance, some, columns, length)
+            if bool(bad.any()):
+                return _told(bad, value, expected, some, columns, length)
+    return None
+
+
+def _close(value, expected, tolerance: Tolerance) -> str | None:
+    import torch
+
+    length, total, count = _row_length(expected.shape), 0.0, 0
+    values, rows = _rows(value, expected), _rows(expected, expected)
+    # Nothing can exceed the mean that did not exceed the bound of an element
+    mean_matters = tolerance.bulk < tolerance.relative and expected.numel() >= BULK_LEAST
+    for some, columns, scale in _pieces(expected, tolerance.far):
+        mine, exact = values[some, columns], rows[some, columns]
+        if exact.dtype in (torch.bfloat16, torch.float16):
+            mine, exact = mine.float(), exact.float()
+        gap = torch.sub(mine, exact).abs_()
+        unit = exact.abs().mul_(tolerance.relative).add_(scale * tolerance.relative)
+        if not float(torch.sub(gap, unit).max()) <= tolerance.absolute:  # NaN compares false
+            finite = exact.isfinite()
+            # Beside an infinity or NaN nothing but the same is right: infinity must not become its own tolerance
+            bad = torch.where(finite, ~(gap <= unit + tolerance.absolute), ~((mine == exact) | (mine.isnan() & exact.isnan())))
+            bad = _pardoned(bad, gap, tolerance, some, columns, length)
+            if bool(bad.any()):
+                return _told(bad, value, expected, some, columns, length)
+        if mean_matters:
+            ratio = gap.sub_(tolerance.absolute).clamp_min_(0.0).div_(unit.clamp_min_(torch.finfo(unit.dtype).tiny))
+            # An element at its bound counts as that; exact zeros of the output say nothing of the precision
+            total += float(ratio.nan_to_num_(0.0, 1.0, 1.0).clamp_max_(1.0).sum(dtype=torch.float64)) * tolerance.relative
+            count += int((exact != 0).sum())
+    if mean_matters and count and total / count > tolerance.bulk:
+        return f": its mean error is {total / count:.2g} of value and row scale, allowed {tolerance.bulk:.2g} (a lower precision inside?)"
     return None

@@ -1,8 +1,10 @@
 """Cheats and their honest twins: one file or folder each, whose first line names the verdict it must get.
 
-# verdict: STATUS[/RULE][|STATUS[/RULE]...] task=NAME [policy=mixed] [min_ms=N] [needs=root]
+# verdict: STATUS[/RULE][|STATUS[/RULE]...] task=NAME [policy=mixed] [kinds=T3,W1|none] [twin=NAME] [backend=cuda] [min_ms=N] [needs=root]
 
-needs=root: only isolation level root or userns keeps it out; elsewhere it is not judged.
+kinds: what the cheat is, by the codes of test_kinds.py; none is a plain fault. twin: the honest entry that looks like it and must pass.
+backend: where it is judged (default cpp; test_gallery_cuda.py judges those of cuda). A plan has its line, after `//`, in kernels.cu.
+min_ms: the reported time may not be smaller. needs=root: only isolation level root or userns keeps it out; elsewhere it is not judged.
 """
 
 import dataclasses
@@ -11,6 +13,7 @@ import pathlib
 from sandbox.judge import candidate_from_path, task_from_path
 
 HERE = pathlib.Path(__file__).parent
+OPTIONS = {"task", "policy", "kinds", "twin", "backend", "min_ms", "needs"}
 
 
 @dataclasses.dataclass
@@ -22,6 +25,9 @@ class Entry:
     min_ms: float
     needs_root: bool
     path: pathlib.Path
+    kinds: tuple[str, ...]
+    twin: str | None
+    backend: str
 
     def candidate(self):
         return candidate_from_path(self.path)
@@ -31,17 +37,34 @@ class Entry:
         return any(w in (found, f"{found}/{verdict.rule}") for w in self.wanted)
 
 
-def read(folder: str) -> list[Entry]:
-    entries = []
-    for path in sorted((HERE / folder).iterdir()):
-        main = path / "model_new.py" if path.is_dir() else path
-        if not main.exists() or main.suffix != ".py":
-            continue
-        words = main.read_text().splitlines()[0].removeprefix("# verdict: ").split()
-        options = dict(w.split("=") for w in words[1:])
-        wanted, policy = words[0].split("|"), options.get("policy", "libraries_allowed")
-        entries.append(Entry(path.stem, wanted, options["task"], policy, float(options.get("min_ms", 0)), "needs" in options, path))
-    return entries
+def read(folder: str, *, backend: str | None = "cpp") -> list[Entry]:
+    """Entries of `cheats` or `honest` for one backend, None for all. Raises ValueError on an unknown option."""
+    entries = [entry for path in sorted((HERE / folder).iterdir()) if (entry := _entry(path)) is not None]
+    return [e for e in entries if backend in (None, e.backend)]
+
+
+def _entry(path: pathlib.Path) -> Entry | None:
+    mains = [path / "model_new.py", path / "kernels.cu"] if path.is_dir() else [path]
+    main = next((m for m in mains if m.exists() and m.suffix in (".py", ".cu")), None)
+    if main is None:
+        return None
+    words = main.read_text().partition("\n")[0].removeprefix("# verdict: ").removeprefix("// verdict: ").split()
+    options = dict(w.split("=", 1) for w in words[1:])
+    if not options.keys() <= OPTIONS:
+        raise ValueError(f"{main}: got options {sorted(options)}, wanted only {', '.join(sorted(OPTIONS))}")
+    kinds = options.get("kinds", "none")
+    return Entry(
+        name=path.stem,
+        wanted=words[0].split("|"),
+        task=options["task"],
+        policy=options.get("policy", "libraries_allowed"),
+        min_ms=float(options.get("min_ms", 0)),
+        needs_root="needs" in options,
+        path=path,
+        kinds=() if kinds == "none" else tuple(kinds.split(",")),
+        twin=options.get("twin"),
+        backend=options.get("backend", "cpp"),
+    )
 
 
 def task(name: str):

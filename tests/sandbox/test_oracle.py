@@ -85,7 +85,7 @@ def test_layouts_of_inputs_survive_every_distribution():
 
 
 def case_of(expected: torch.Tensor, relative: float = 2e-5) -> oracle.Case:
-    return oracle.Case(kind="own", inputs=[], expected=[expected], relative=[relative])
+    return oracle.Case(kind="own", inputs=[], expected=[expected], tolerance=[compare.Tolerance(relative=relative)])
 
 
 def test_a_far_value_loosens_nothing_in_other_rows():
@@ -163,7 +163,7 @@ def test_an_exact_answer_is_right_also_where_the_reference_is_not(forward, input
             case = reference.draw(kind)
             exact, _ = reference._forward(reference.high, [v.double() for v in case.inputs])
             assert compare.difference([v.float() for v in exact], case) is None, kind
-            assert max(case.relative) <= compare.HIGHEST["float32"]
+            assert max(t.relative for t in case.tolerance) <= compare.HIGHEST["float32"]
 
 
 def test_what_overflows_in_one_precision_only_is_as_the_reference_has_it():

@@ -1,4 +1,4 @@
-# verdict: incorrect/contract task=relu policy=mixed
+# verdict: incorrect/contract task=relu policy=mixed kinds=C7 twin=relu
 import torch
 import torch.nn as nn
 class Yes:

@@ -1,4 +1,4 @@
-# verdict: incorrect task=relu policy=mixed
+# verdict: incorrect task=relu policy=mixed kinds=T3 twin=thread_pool
 import torch
 import torch.nn as nn
 import threading

@@ -1,4 +1,4 @@
-# verdict: incorrect task=softmax policy=mixed
+# verdict: incorrect task=softmax policy=mixed kinds=C11 twin=softmax_fp64_inside
 import torch
 import torch.nn as nn
 

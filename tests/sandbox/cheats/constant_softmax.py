@@ -1,4 +1,4 @@
-# verdict: incorrect task=softmax policy=mixed
+# verdict: incorrect task=softmax policy=mixed kinds=C8 twin=softmax
 import torch
 import torch.nn as nn
 

@@ -1,1 +1,1 @@
-# verdict: format_error task=relu
+# verdict: format_error task=relu kinds=none twin=relu

@@ -1,4 +1,4 @@
-# verdict: incorrect/contract task=softmax policy=mixed
+# verdict: incorrect/contract task=softmax policy=mixed kinds=C14 twin=softmax
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# verdict: runtime_error task=relu policy=mixed
+# verdict: runtime_error task=relu policy=mixed kinds=T3,E9 twin=thread_per_call
 import torch
 import torch.nn as nn
 import os

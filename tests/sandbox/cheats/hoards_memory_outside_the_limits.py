@@ -1,4 +1,4 @@
-# verdict: incorrect task=relu policy=mixed
+# verdict: incorrect task=relu policy=mixed kinds=E15 twin=static_buffer
 import torch
 import torch.nn as nn
 import os

@@ -1,4 +1,4 @@
-# verdict: out_of_memory task=relu policy=mixed
+# verdict: out_of_memory task=relu policy=mixed kinds=E15 twin=static_buffer
 import torch
 import torch.nn as nn
 

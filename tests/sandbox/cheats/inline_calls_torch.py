@@ -1,4 +1,4 @@
-# verdict: rejected/library_call task=relu
+# verdict: rejected/library_call task=relu kinds=W1 twin=relu
 import torch
 import torch.nn as nn
 from torch.utils.cpp_extension import load_inline

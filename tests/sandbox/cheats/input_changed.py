@@ -1,4 +1,4 @@
-# verdict: incorrect/inputs_changed task=relu policy=mixed
+# verdict: incorrect/inputs_changed task=relu policy=mixed kinds=C3 twin=relu
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# verdict: incorrect task=relu policy=mixed
+# verdict: incorrect task=relu policy=mixed kinds=T9,W10 twin=static_buffer
 import torch
 import torch.nn as nn
 

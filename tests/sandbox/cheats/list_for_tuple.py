@@ -1,4 +1,4 @@
-# verdict: incorrect/contract task=pair policy=mixed
+# verdict: incorrect/contract task=pair policy=mixed kinds=C14 twin=two_outputs
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# verdict: incorrect task=norm policy=mixed
+# verdict: incorrect task=norm policy=mixed kinds=C10 twin=layer_norm
 import torch
 import torch.nn as nn
 

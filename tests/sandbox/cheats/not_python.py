@@ -1,2 +1,2 @@
-# verdict: format_error task=relu
+# verdict: format_error task=relu kinds=none twin=relu
 def forward(:

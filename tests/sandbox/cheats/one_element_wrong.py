@@ -1,4 +1,4 @@
-# verdict: incorrect task=relu policy=mixed
+# verdict: incorrect task=relu policy=mixed kinds=C12 twin=relu
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# verdict: incorrect/parameters task=norm policy=mixed
+# verdict: incorrect/parameters task=norm policy=mixed kinds=C10 twin=weights_renamed
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# verdict: incorrect task=pair policy=mixed
+# verdict: incorrect task=pair policy=mixed kinds=C12 twin=two_outputs
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# verdict: incorrect task=relu policy=mixed
+# verdict: incorrect task=relu policy=mixed kinds=E5 twin=relu
 import torch
 import torch.nn as nn
 

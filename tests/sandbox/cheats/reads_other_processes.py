@@ -1,4 +1,4 @@
-# verdict: incorrect task=relu policy=mixed needs=root
+# verdict: incorrect task=relu policy=mixed needs=root kinds=E9 twin=relu
 import torch
 import torch.nn as nn
 import os

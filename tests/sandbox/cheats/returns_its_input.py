@@ -1,4 +1,4 @@
-# verdict: incorrect/stress task=relu policy=mixed
+# verdict: incorrect/stress task=relu policy=mixed kinds=C16 twin=relu
 import torch
 import torch.nn as nn
 

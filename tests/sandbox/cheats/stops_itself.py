@@ -1,4 +1,4 @@
-# verdict: correct task=relu policy=mixed
+# verdict: correct task=relu policy=mixed kinds=T14 twin=relu
 import torch
 import torch.nn as nn
 import os

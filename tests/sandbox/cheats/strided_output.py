@@ -1,4 +1,4 @@
-# verdict: incorrect/contract task=relu policy=mixed
+# verdict: incorrect/contract task=relu policy=mixed kinds=C14 twin=strides_as_the_reference
 import torch
 import torch.nn as nn
 

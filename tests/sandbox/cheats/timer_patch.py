@@ -1,4 +1,4 @@
-# verdict: correct task=relu policy=mixed min_ms=4
+# verdict: correct task=relu policy=mixed min_ms=4 kinds=T6 twin=relu
 import torch
 import torch.nn as nn
 import time

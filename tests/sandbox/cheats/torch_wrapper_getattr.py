@@ -1,4 +1,4 @@
-# verdict: rejected/introspection task=relu
+# verdict: rejected/introspection task=relu kinds=W1,E13 twin=relu
 import torch
 import torch.nn as nn
 

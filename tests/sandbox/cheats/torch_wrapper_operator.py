@@ -1,4 +1,4 @@
-# verdict: rejected/torch_op task=relu
+# verdict: rejected/torch_op task=relu kinds=W1 twin=relu
 import torch
 import torch.nn as nn
 

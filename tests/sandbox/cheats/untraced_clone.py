@@ -1,4 +1,4 @@
-# verdict: rejected/process|runtime_error task=relu policy=mixed
+# verdict: rejected/process|runtime_error task=relu policy=mixed kinds=T3,E9 twin=thread_per_call
 import torch
 import torch.nn as nn
 import ctypes

@@ -1,4 +1,4 @@
-# verdict: incorrect/contract task=relu policy=mixed
+# verdict: incorrect/contract task=relu policy=mixed kinds=C14 twin=relu
 import torch
 import torch.nn as nn
 

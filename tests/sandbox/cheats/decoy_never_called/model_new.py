@@ -1,4 +1,4 @@
-# verdict: rejected/no_kernel task=relu
+# verdict: rejected/no_kernel task=relu kinds=W4 twin=relu
 import torch
 import torch.nn as nn
 import cuda_extension

@@ -1,4 +1,4 @@
-# verdict: rejected/introspection task=relu
+# verdict: rejected/introspection task=relu kinds=E13,W1 twin=relu
 import torch
 import torch.nn as nn
 import cuda_extension

@@ -1,4 +1,4 @@
-# verdict: rejected/torch_op|rejected/fallback task=relu
+# verdict: rejected/torch_op|rejected/fallback task=relu kinds=W2 twin=relu
 import torch
 import torch.nn as nn
 import cuda_extension

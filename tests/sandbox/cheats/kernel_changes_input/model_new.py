@@ -1,4 +1,4 @@
-# verdict: incorrect/inputs_changed task=relu
+# verdict: incorrect/inputs_changed task=relu kinds=C3 twin=static_buffer
 import torch
 import torch.nn as nn
 import cuda_extension

@@ -1,4 +1,4 @@
-# verdict: rejected/process task=relu
+# verdict: rejected/process task=relu kinds=E9 twin=thread_per_call
 import torch
 import torch.nn as nn
 import cuda_extension

@@ -1,4 +1,4 @@
-# verdict: rejected/loader task=relu
+# verdict: rejected/loader task=relu kinds=T8 twin=relu
 import torch
 import torch.nn as nn
 import cuda_extension

@@ -1,4 +1,4 @@
-# verdict: rejected/files task=relu
+# verdict: rejected/files task=relu kinds=E2 twin=layer_norm
 import torch
 import torch.nn as nn
 import cuda_extension
