@@ -74,9 +74,13 @@ class ClosedLoop:
 
         prepared.slab.poison(slot, random.SystemRandom().choice(POISONS))
         self.flush.zero_()
+        pieces = prepared.slab.pieces(slot, case.inputs, _PIECES)
         torch.cuda.synchronize()
+        # Awake and polling from here on; an answer that is no answer fails it as any other
+        peer.ask(b"P", seconds=seconds, wanted=b"Q")
         start = time.perf_counter()
-        prepared.slab.write(slot, case.inputs, pieces=_PIECES)
+        for target, source in pieces:
+            target.copy_(source)
         torch.cuda.synchronize()
         peer.ask(command + struct.pack("<I", slot), seconds=seconds, wanted=b"D")
         got = prepared.slab.capture(slot)

@@ -88,19 +88,22 @@ class Slab:
             "slots": [{n: dataclasses.asdict(p) for n, p in slot.items()} for slot in self.places],
         }  # fmt: skip
 
-    def write(self, slot: int, values: list, *, pieces: int = 1) -> None:
-        """Copy a case's inputs into a slot; with pieces > 1 in that many parts in random order."""
+    def write(self, slot: int, values: list) -> None:
+        """Copy a case's inputs into a slot."""
+        for target, source in self.pieces(slot, values, 1):
+            target.copy_(source)
+
+    def pieces(self, slot: int, values: list, count: int) -> list[tuple[Any, Any]]:
+        """(target in the slot, source) pairs that make up a case's inputs, each input in `count` parts where it has as many rows, in random order."""
+        pairs = []
         for name, value in zip(self.arguments, values, strict=True):
             target = self.slots[slot].get(name)
             if target is None:
                 continue
-            if pieces == 1 or target.ndim == 0 or target.shape[0] < pieces:
-                target.copy_(value)
-                continue
-            parts = list(zip(target.chunk(pieces), value.chunk(pieces), strict=True))
-            random.SystemRandom().shuffle(parts)
-            for into, part in parts:
-                into.copy_(part)
+            parts = count if target.ndim and target.shape[0] >= count else 1
+            pairs += zip(target.chunk(parts), value.chunk(parts), strict=True) if parts > 1 else [(target, value)]
+        random.SystemRandom().shuffle(pairs)
+        return pairs
 
     def poison(self, slot: int, byte: int) -> None:
         """Outputs of a slot to a byte; 0xFF is NaN for every float dtype."""

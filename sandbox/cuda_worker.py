@@ -15,6 +15,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import select
 import socket
 import struct
 import time
@@ -24,6 +25,8 @@ from typing import Any
 from sandbox import cudriver
 
 MAX_FRAME = 64 << 20
+SPIN_S = 0.002
+"""How long both ends poll for the next frame before they sleep: to wake a sleeping process takes longer than the rest of a round trip."""
 HEAD_START = 12
 """Fills of the flush buffer before a timed call: while the card works on them, the host puts the whole call into the queue, so that
 events bracket the card's work and not the host's (a call of torch.compile takes the host longer than one fill takes the card)."""
@@ -64,6 +67,7 @@ def send(channel: socket.socket, message: bytes, descriptor: int | None = None) 
 
 def receive(channel: socket.socket, *, most: int = MAX_FRAME) -> tuple[bytes, int | None]:
     """One frame and the descriptor that came with it; raises Broken. The channel's time-out bounds each read."""
+    spin(channel)
     try:
         head, ancillary, _, _ = channel.recvmsg(4, socket.CMSG_SPACE(4))
         if len(head) != 4:
@@ -84,6 +88,17 @@ def receive(channel: socket.socket, *, most: int = MAX_FRAME) -> tuple[bytes, in
         raise Broken(f"the channel is closed: {error}") from None
     found = [struct.unpack("<i", data[:4])[0] for level, kind, data in ancillary if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)]
     return b"".join(parts), found[0] if found else None
+
+
+def spin(channel: socket.socket) -> None:
+    """Return once something can be read, at the latest after SPIN_S."""
+    poll, end = select.poll(), time.perf_counter() + SPIN_S
+    try:
+        poll.register(channel, select.POLLIN)
+        while not poll.poll(0) and time.perf_counter() < end:
+            pass
+    except (OSError, ValueError) as error:
+        raise Broken(f"the channel is closed: {error}") from None
 
 
 class Failure(Exception):

@@ -200,6 +200,8 @@ def installed(monkeypatch):
     monkeypatch.setattr(cuda_module, "count_devices_by_driver", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (8 << 30, 8 << 30))
     monkeypatch.setattr(torch, "compile", lambda module: module)
+    # Two ends that poll need two idle cores
+    monkeypatch.setattr(cuda_worker, "SPIN_S", 0.0)
     # Few calls: the machine that runs this is slow and busy, and no time is believed
     for module, counts in (
         (cuda_task, {"FIRST_BLOCK": 5, "NEXT_BLOCK": 3, "WALL_BLOCK": 3}),
