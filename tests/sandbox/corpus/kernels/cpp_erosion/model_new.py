@@ -1,0 +1,11 @@
+# corpus: task=erosion family=image format=cuda_extension backend=cpp techniques=separable
+import cuda_extension
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty(x.shape[0], x.shape[1], x.shape[2] - 2, x.shape[3] - 2)
+        cuda_extension.erode(x, y, x.shape[0] * x.shape[1], x.shape[2], x.shape[3])
+        return y

@@ -1,0 +1,19 @@
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.PReLU(32)
+
+    def forward(self, x):
+        return self.act(x)
+
+
+def get_inputs():
+    return [torch.randn(8, 32, 24, 24)]
+
+
+def get_init_inputs():
+    return []
