@@ -22,7 +22,7 @@ from sandbox.confine import Confinement
 
 FLAGS = (
     "-O3", "-march=native", "-fopenmp", "-std=c++17", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math",
-    "-fno-signed-zeros", "-freciprocal-math", "-fno-plt", "-D__FAST_MATH__=1", "-Wall", "-Wno-unknown-pragmas", "-fdiagnostics-color=never",
+    "-fno-signed-zeros", "-fno-plt", "-D__FAST_MATH__=1", "-Wall", "-Wno-unknown-pragmas", "-fdiagnostics-color=never",
 )  # fmt: skip
 """Fast arithmetic but honest NaN and infinities; __FAST_MATH__ only opens glibc's vectorised libm. No flag here links crtfastmath,
 which would flush denormals in the whole process."""

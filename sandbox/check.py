@@ -218,6 +218,7 @@ class _Rules:
         self.name, self.tree, self.local = name, tree, local
         self.kernels = _kernel_names(tree)
         self.imported = _imports(tree)
+        self.docstrings = {n.value for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
         self.assigned = {
             d for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr)
             for t in (n.targets if isinstance(n, ast.Assign) else [n.target]) for e in ast.walk(t) if (d := _dotted(e))
@@ -274,6 +275,7 @@ class _Rules:
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
+            and node not in self.docstrings
             and ("#include" in node.value or "torch::" in node.value or "at::" in node.value)
         ):
             check_inline(where, node.value)

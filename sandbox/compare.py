@@ -155,7 +155,7 @@ def noise(low, high, *, absolute: float = 0.0, far: float = float("inf")) -> tup
         if ratio.numel():
             # Exact zeros of an output say nothing of the precision
             total, count = total + float(ratio.sum()), count + int((high_rows[some, columns] != 0).sum())
-            found.append(_sample(ratio, 1 << 20))
+            found.append(_sample(ratio))
     if not found:
         return 0.0, 0.0
     return float(torch.cat(found)[: 1 << 23].quantile(TYPICAL, interpolation="higher")), total / max(count, 1)
@@ -195,10 +195,13 @@ def beyond(value, expected, tolerance: Tolerance, factor: float) -> tuple | None
             over = mine != exact
             gap = over.double()
         else:
-            gap = (mine.double() - exact.double()).abs_().mul_(factor)
-            over = gap > (exact.double().abs() + scale).mul_(tolerance.relative).add_(tolerance.absolute)
-            over &= gap.isfinite()
+            if mine.dtype.itemsize < 4 or exact.dtype.itemsize < 4:
+                mine, exact = mine.float(), exact.float()
+            gap = (mine - exact).abs_().mul_(factor)
+            over = gap > (exact.abs() + scale.to(exact.dtype)).mul_(tolerance.relative).add_(tolerance.absolute)
         if bool(over.any()):
+            over &= gap.isfinite()
+            gap = gap.double()
             row, column = over.nonzero(as_tuple=True)
             places.append((row + some.start) * length + column + columns.start)
             gaps.append(gap[over])

@@ -4,13 +4,11 @@ import asking
 import pytest
 from asking import Question, light, module, task, text
 
-from data.records import SandboxError
-
 X = "torch.randn(128, 256)"
 
 # ---- tasks ----
 SOFTMAX = task("return torch.softmax(x, dim=1)", "torch.rand(16, 65536)")
-NORM = task("return x / x.norm()", "torch.rand(16, 512, 512)")
+NORM = task("return x / x.norm()", "torch.rand(16, 256, 256)")
 MSE = task("return ((p - t) ** 2).mean()", "torch.rand(512, 2048) * torch.rand(()), torch.rand(512, 2048)", arguments="p, t")
 HINGE = task("return torch.clamp(1 - y * p, min=0).mean()", "torch.rand(512, 512), torch.randint(0, 2, (512,)).float() * 2 - 1", arguments="p, y")
 ENTROPY, MASKED, LOOKUP = (
@@ -213,23 +211,150 @@ QUESTIONS = {
 }  # fmt: skip
 
 WANTED = {
+    "K01 honest": ("correct", None),
+    "K01 norm honest": ("correct", None),
+    "K01 norm zeros": ("incorrect", None),
+    "K01 zeros": ("incorrect", None),
+    "K02 a part of the rows": ("incorrect", None),
+    "K02 closed form": ("incorrect", None),
+    "K02 hinge constant": ("incorrect", None),
+    "K02 hinge whole": ("correct", None),
+    "K02 whole": ("correct", None),
+    "K03 cross entropy fp16": ("correct", None),
+    "K03 cross entropy fp32": ("correct", None),
+    "K03 lookup bf16": ("correct", None),
+    "K03 lookup fp16": ("correct", None),
+    "K03 lookup fp32": ("correct", None),
+    "K03 mask bf16": ("correct", None),
+    "K03 mask fp16": ("correct", None),
+    "K03 mask fp32": ("correct", None),
+    "K05 flipped": ("incorrect", None),
+    "K05 raw parameter": ("correct", None),
+    "K07 default": ("correct", None),
+    "K07 no forward": ("format_error", None),
+    "K07 one argument more": ("runtime_error", None),
+    "K07 raises": ("runtime_error", None),
+    "K08 answers first": ("incorrect", "inputs_changed"),
+    "K08 honest": ("correct", None),
+    "K08 zeroed": ("incorrect", "inputs_changed"),
+    "K09 honest": ("correct", None),
+    "K09 in place": ("correct", None),
+    "K09 wrong": ("incorrect", None),
+    "K10 uninitialised": ("incorrect", None),
+    "K19 main block": ("correct", None),
+    "K19 reads its source": ("correct", None),
+    "K19 relative import": ("runtime_error", None),
+    "K20 byte order mark": ("correct", None),
+    "K20 crlf": ("correct", None),
+    "K20 nul": ("format_error", None),
+    "K20 surrogate": ("format_error", None),
+    "K20 surrogate in C++": ("compile_error", None),
+    "K20 surrogate in a string": ("runtime_error", None),
+    "K20 unicode": ("correct", None),
+    "K24 folded weight": ("correct", None),
+    "K24 pointer and version": ("incorrect", None),
+    "K25 forged": ("incorrect", None),
+    "K25 right": ("correct", None),
+    "K25 zeros": ("incorrect", None),
+    "K26 lazy": ("incorrect", "contract"),
+    "K26 lazy in a tuple": ("incorrect", "contract"),
+    "K26 plain": ("correct", None),
+    "K29 NaN everywhere": ("incorrect", None),
+    "K29 all NaN": ("incorrect", None),
+    "K29 one NaN": ("incorrect", None),
+    "K29 one infinity": ("incorrect", None),
+    "K29 rightful NaN": ("correct", None),
+    "K31 blocks of 32": ("correct", None),
+    "K31 drops the last block": ("incorrect", None),
+    "K31 four partial sums 0": ("incorrect", "stress"),
+    "K31 four partial sums 1": ("incorrect", "stress"),
+    "K31 four partial sums 2": ("incorrect", "stress"),
+    "K31 four partial sums 3": ("incorrect", "stress"),
+    "K32 contiguous": ("correct", None),
+    "K32 other shape": ("incorrect", "contract"),
+    "K32 other strides": ("incorrect", "contract"),
+    "K32 reads linearly": ("incorrect", None),
+    "K32 strides of the reference": ("correct", None),
     "K33 all empty": ("task_invalid", None),
     "K33 decided by the full one": ("correct", None),
+    "K33 fails on the empty one": ("runtime_error", None),
     "K33 wrong on the full one": ("incorrect", None),
+    "K34 dropout": ("task_invalid", None),
+    "K34 eval": ("correct", None),
+    "K34 no dropout": ("task_invalid", None),
+    "K34 random": ("task_invalid", None),
+    "K35 batch statistics eval": ("incorrect", None),
+    "K35 batch statistics train": ("correct", None),
+    "K35 changes a buffer eval": ("incorrect", None),
+    "K35 running statistics eval": ("correct", None),
+    "K35 running statistics train": ("incorrect", None),
+    "K36 list for tuple": ("incorrect", "contract"),
+    "K36 named tuple": ("correct", None),
+    "K36 nothing": ("task_invalid", None),
+    "K36 swapped": ("incorrect", "contract"),
+    "K36 tuple for named tuple": ("correct", None),
+    "K37 next": ("correct", None),
+    "K37 sixty-four copies": ("out_of_memory", None),
+    "K38 tiny": ("correct", None),
+    "K38 tiny and slower": ("correct", None),
+    "K42 preallocated": ("correct", None),
+    "K43 falls back": ("rejected", "torch_op"),
+    "K43 honest": ("correct", None),
+    "K43 inherits": ("format_error", None),
+    "K43 one element": ("rejected", "torch_op"),
+    "K44 fp32 for bf16": ("incorrect", "contract"),
+    "K44 honest": ("correct", None),
+    "K44 int32 for int64": ("incorrect", "contract"),
+    "K44 next index": ("incorrect", None),
+    "K44 one bool flipped": ("incorrect", None),
 }
-"""Status and rule, for the questions that have been settled."""
+"""Status and rule of each question."""
+WRONG = {
+    "K03 cross entropy bf16": ("correct", "the mean over the rows hides every input within bf16's tolerance: the task is called degenerate"),
+    "K04 fp32": ("correct", "a reference that keeps state between calls is called random"),
+    "K24 fingerprint": ("incorrect", "no question shares its first values with another one, so a cache keyed by them never errs (and never wins)"),
+    "K35 changes a buffer train": ("incorrect", "buffers that the candidate leaves behind are not read"),
+    "K36 dict": ("correct", "dicts are no output yet"),
+    "K36 a key is missing": ("incorrect", "dicts are no output yet"),
+    "K36 a tensor for None": ("incorrect", "dicts are no output yet"),
+    "K36 number": ("correct", "plain numbers are no output yet"),
+    "K36 nested": ("correct", "nested lists are no output yet"),
+    "K36 nested, last one wrong": ("incorrect", "nested lists are no output yet"),
+}
+"""What the judge still gets wrong: the status that would be right, and what happens instead."""
+NOT_YET = {
+    "K10": "poisoned memory of a GPU; its CPU twin is here", "K11": "needs a GPU", "K12": "needs a GPU", "K13": "not written", "K14": "not written",
+    "K15": "not written", "K16": "not written", "K21": "not written", "K22": "not written", "K23": "needs a GPU", "K27": "not written", "K28": "needs a GPU",
+    "K41": "needs a GPU",
+}  # fmt: skip
+"""Cases without a question, and why. K06, K17, K18, K30, K39 and K40 concern other parts than the judge."""
+ELSEWHERE = {"K06", "K17", "K18", "K30", "K39", "K40"}
 
 
 @pytest.fixture(scope="module")
 def found():
-    return asking.ask({name: QUESTIONS[name] for name in WANTED})
+    return asking.ask(QUESTIONS)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", WANTED)
 def test_a_case_has_its_outcome(name, found):
-    assert (found[name].status.value, found[name].rule) == WANTED[name]
+    verdict = found[name]
+    assert (verdict.status.value, verdict.rule) == WANTED[name], verdict.reason
 
 
-@pytest.mark.xfail(strict=True, raises=SandboxError, reason="a reference that reshapes its input in place ends in an error of ours")
-def test_k09_a_reference_that_reshapes_its_input_in_place():
-    assert asking.ask({"K09": QUESTIONS["K09 honest"]})["K09"].correct
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=why)) for name, (_, why) in WRONG.items()])
+def test_a_case_that_still_goes_wrong(name, found):
+    assert found[name].status.value == WRONG[name][0]
+
+
+def test_flags_tell_what_a_status_cannot(found):
+    assert "below_resolution" in found["K38 tiny"].flags and found["K38 tiny"].speedup is None
+    assert "weights_by_shape" in found["K05 raw parameter"].flags
+    assert found["K25 right"].times_ms["candidate"] > 5.0
+
+
+def test_every_case_has_a_question_or_a_reason():
+    asked = {name.split()[0] for name in QUESTIONS}
+    assert WANTED.keys() | WRONG.keys() | {"K04 bf16"} == QUESTIONS.keys()
+    assert asked | NOT_YET.keys() | ELSEWHERE == {f"K{n:02}" for n in range(1, 45)}
