@@ -19,7 +19,7 @@ HERE = pathlib.Path(__file__).parent / "corpus"
 LIMITS = Limits(call_s=2.0, build_s=120.0, total_s=60.0, memory_bytes=6 << 30, calls=24)
 REFUSED: dict[str, str] = {
     "cpp_bound_mish": "rejected/library_call: a full binding needs torch/types.h, and build.py takes only extern \"C\" functions",
-    "cpp_erosion": "rejected/files: the static check takes a kernel named `open` for the system call; its mending is under way",
+    "cpp_erosion": "rejected/files: the static check takes a kernel named `open` for the system call",
 }
 """Honest kernels that the judge still refuses, with the reason."""
 
@@ -75,8 +75,7 @@ def found():
 
 def marked(entry: Entry):
     reason = REFUSED.get(entry.name)
-    # `open` as a kernel's name may be accepted already where the mending of the check has come in.
-    marks = [pytest.mark.xfail(strict="`open`" not in reason, reason=reason)] if reason else []
+    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
     return pytest.param(entry, id=entry.name, marks=marks)
 
 
