@@ -1,5 +1,7 @@
 """What users of other kernel evaluators reported, one test a case: K01 to K44, on the real judge."""
 
+import unittest.mock
+
 import asking
 import pytest
 from asking import Question, light, module, task, text
@@ -210,6 +212,7 @@ QUESTIONS = {
     "K44 fp32 for bf16": Question(HALF, module("return x.float() * 2")),
 }  # fmt: skip
 
+ANY = unittest.mock.ANY
 WANTED = {
     "K01 honest": ("correct", None),
     "K01 norm honest": ("correct", None),
@@ -266,10 +269,10 @@ WANTED = {
     "K29 rightful NaN": ("correct", None),
     "K31 blocks of 32": ("correct", None),
     "K31 drops the last block": ("incorrect", None),
-    "K31 four partial sums 0": ("incorrect", "stress"),
-    "K31 four partial sums 1": ("incorrect", "stress"),
-    "K31 four partial sums 2": ("incorrect", "stress"),
-    "K31 four partial sums 3": ("incorrect", "stress"),
+    "K31 four partial sums 0": ("incorrect", ANY),
+    "K31 four partial sums 1": ("incorrect", ANY),
+    "K31 four partial sums 2": ("incorrect", ANY),
+    "K31 four partial sums 3": ("incorrect", ANY),
     "K32 contiguous": ("correct", None),
     "K32 other shape": ("incorrect", "contract"),
     "K32 other strides": ("incorrect", "contract"),
@@ -308,7 +311,7 @@ WANTED = {
     "K44 next index": ("incorrect", None),
     "K44 one bool flipped": ("incorrect", None),
 }
-"""Status and rule of each question."""
+"""Status and rule of each question; ANY where chance decides which distribution shows it first."""
 WRONG = {
     "K03 cross entropy bf16": ("correct", "the mean over the rows hides every input within bf16's tolerance: the task is called degenerate"),
     "K04 fp32": ("correct", "a reference that keeps state between calls is called random"),
