@@ -10,8 +10,12 @@ import time
 import traceback
 
 from data.records import Candidate, SandboxError, Status, Task, Verdict, content_id
-from sandbox import backends, slot
+from sandbox import backends, confine, slot
 from sandbox.backends import PREPARED, Failed, Limits, TaskInvalid
+
+HEAP = ((-1, 1 << 28), (-3, 1 << 26))
+"""mallopt's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, bytes: questions are drawn from memory that this process already has, or a third of
+their cost would be page faults. Candidates and references are forked from the zygote and have torch's usual memory."""
 
 
 class Bench:
@@ -99,6 +103,8 @@ class Bench:
 
 def serve(client: socket.socket) -> None:
     """Answer until the pool hangs up. Never returns."""
+    for option, most in HEAP:
+        confine.libc.mallopt(option, most)
     bench = Bench(client)
     while True:
         try:

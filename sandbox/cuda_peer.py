@@ -77,6 +77,10 @@ class Peer:
         """(device ms, wall ms), only from trusted servers."""
         return struct.unpack("<dd", self.ask((b"W" if wall else b"T") + struct.pack("<I", slot), seconds=seconds, wanted=b"D"))
 
+    @property
+    def closed(self) -> bool:
+        return self.socket.fileno() < 0
+
     def close(self) -> str:
         """Kill it and wait until it is gone; returns what it printed. Safe to call twice."""
         self.socket.close()

@@ -69,7 +69,7 @@ class References:
 
     def peer(self, prepared: Prepared) -> Peer:
         """The server with this task's memory mapped. Raises SandboxError."""
-        if self.server is None:
+        if self.server is None or self.server.closed:
             self.current = None
             self.server = Peer("sandbox.cuda_module:reference_server", {"gpu": self.facts["uuid"]}, confinement=None, trusted=True)
         if self.current is not prepared:

@@ -75,7 +75,10 @@ def reseed() -> None:
     """Generators restart from entropy before every draw: outputs of one draw tell nothing about the next."""
     import torch
 
-    torch.manual_seed(int.from_bytes(os.urandom(8), "little"))
+    seed = int.from_bytes(os.urandom(8), "little")
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # before that, torch.manual_seed keeps a traceback of each call
+        torch.cuda.manual_seed_all(seed)
     random.seed(os.urandom(16))
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
@@ -214,9 +217,6 @@ class Reference:
             raise TaskInvalid(f"the reference is random: two instances with the same state_dict differ ({problem})")
         if not any(bool(v.isfinite().any()) for v in outputs):
             raise TaskInvalid("degenerate: the reference's output has no finite value")
-        other, _ = self._forward(self.model, self._fresh())
-        if compare.difference(other, case) is None:
-            raise TaskInvalid("degenerate: the output does not depend on the inputs within tolerance")
 
     def _instance(self, state: dict):
         """Another model of the task, as a server builds it."""
@@ -235,7 +235,8 @@ class Reference:
         self.coarse = self._is_coarse(first)
         for kind in KINDS:
             found = []
-            for attempt in range(2):
+            # One look at a stress distribution is enough: each question widens what it finds too narrow
+            for attempt in range(2 if kind == "own" else 1):
                 inputs = first if kind == "own" and not attempt else self._transform(self._fresh(), kind)
                 low, _ = self._forward(self.model, inputs)
                 if kind != "own" and self.clean and not all(map(compare.all_finite, low)):
@@ -327,27 +328,24 @@ class Reference:
             if kind == "own" or not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
                 changed.append(value)
                 continue
-            wide = value.float()
-            finite = wide.isfinite()
-            spread = float(wide[finite].std()) if int(finite.sum()) > 1 else 1.0
-            spread = spread if 0 < spread < float("inf") else 1.0
+            wide, structural, finite = value.float(), _structural(value), compare.all_finite(value)
             if kind == "signed":
-                new = wide * (torch.randint(0, 2, value.shape, device=value.device) * 2 - 1)
-                if value.dim() and bool(finite.all()) and not _structural(value):
-                    ordered = torch.rand(*value.shape[:-1], 1, device=value.device) < 0.5
-                    new = torch.where(ordered, new.sort(dim=-1).values, new)
+                new = wide.copysign(_signs(wide)).contiguous()
+                if value.dim() and finite and not structural:
+                    _order_some_rows(new)
             elif kind == "small":
                 new = wide * 0.03
             elif kind == "scaled":
                 new = wide * random.choice((4.0, 16.0))
             elif kind == "shifted":
-                new = wide + random.choice((-1, 1)) * random.uniform(2.0, 6.0) * spread
+                new = wide + random.choice((-1, 1)) * random.uniform(2.0, 6.0) * _spread(wide)
             elif kind == "unit":
                 new = wide.sign() * (0.1 * torch.randn(value.shape, device=value.device)).exp()
             else:
                 new = wide * torch.randn(value.shape, device=value.device).abs_().mul_(1.5).exp_()
-            new = new.where(finite, wide)
-            if _structural(value):
+            if not finite:
+                new = new.where(wide.isfinite(), wide)
+            if structural:
                 new = new.where(wide != 0, 0.0)
             if _symmetric(value):
                 new = new.triu() + new.triu(1).mT
@@ -366,8 +364,7 @@ class Reference:
                 and TensorSpec.of(value).span == value.numel()
             ):
                 value = value.clone()
-                few = value.reshape(-1)[:4096].float()
-                spread = float(few[few.isfinite()].std()) if int(few.isfinite().sum()) > 1 else 1.0
+                spread = _spread(value.reshape(-1)[:4096].float())
                 structural, symmetric = _structural(value), _symmetric(value)
                 for _ in range(NEEDLES):
                     place = tuple(random.randrange(n) for n in value.shape)
@@ -389,7 +386,7 @@ class Reference:
         for value in inputs:
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
                 ulp = torch.finfo(value.dtype).eps
-                sign = torch.randint(0, 2, value.shape, device=value.device).mul_(2).sub_(1)
+                sign = _signs(value.float()).sign_()
                 new = value * (1 + ulp * sign).to(value.dtype)
                 value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(new)
             moved.append(value)
@@ -398,8 +395,7 @@ class Reference:
     def _case(
         self, kind: str, inputs: list, outputs: list, tolerance: list[compare.Tolerance], needles: bool = False, after: list | None = None
     ) -> Case:
-        outputs = [v.contiguous().clone() for v in outputs]
-        return Case(kind=kind, inputs=inputs, expected=outputs, tolerance=tolerance, needles=needles, after=after)
+        return Case(kind=kind, inputs=inputs, expected=[v.contiguous() for v in outputs], tolerance=tolerance, needles=needles, after=after)
 
     def draw(self, kind: str = "own") -> Case:
         """A question nobody has seen: inputs from entropy, needles in where the reference stands them, fp64 answers.
@@ -419,9 +415,8 @@ class Reference:
                 expected, tolerance = self._answers(inputs, low, kind)
                 if None not in tolerance:
                     return self._case(kind, inputs, expected, tolerance, needles, after)
-        widest = [
-            compare.Tolerance(relative=compare.HIGHEST.get(compare.name_of(v.dtype), 0.0), far=compare.far_of(v)) for v in low
-        ]
+        widest = [compare.Tolerance(relative=compare.HIGHEST.get(compare.name_of(v.dtype), 0.0), far=compare.far_of(v)) for v in low]
+        self.tolerances[kind] = widest  # the next draw of this kind need not find it out again
         return self._case(kind, inputs, [v.clone() for v in low], widest, needles, after if any(isinstance(v, torch.Tensor) for v in inputs) else None)
 
     def _forward_and_after(self, inputs: list) -> tuple[list, list | None]:
@@ -540,7 +535,33 @@ def _constant(answer, other):
 
 
 def _structural(value) -> bool:
-    return float((value == 0).double().mean()) > STRUCTURE
+    return 1 - int(value.count_nonzero()) / value.numel() > STRUCTURE
+
+
+def _spread(values) -> float:
+    """Standard deviation of the finite values of a float tensor, from a sample; 1 where there is none."""
+    few = values.reshape(-1)[:: values.numel() // compare.SAMPLE + 1]
+    few = few[few.isfinite()]
+    spread = float(few.std()) if few.numel() > 1 else 1.0
+    return spread if 0 < spread < float("inf") else 1.0
+
+
+def _signs(like):
+    """Numbers of random sign in the shape of a float tensor."""
+    import torch
+
+    return torch.rand_like(like).sub_(0.5)
+
+
+def _order_some_rows(values) -> None:
+    """Sort, in place, half of the rows, but not more elements than is cheap."""
+    import torch
+
+    rows = values.reshape(-1, values.shape[-1])
+    most = max(1, compare.SAMPLE // rows.shape[1])
+    chosen = (torch.rand(rows.shape[0], device=rows.device) < 0.5).nonzero().flatten()
+    chosen = chosen[torch.randperm(len(chosen), device=chosen.device)[:most]]
+    rows[chosen] = rows[chosen].sort(dim=-1).values
 
 
 def _symmetric(value) -> bool:

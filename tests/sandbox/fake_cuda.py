@@ -173,6 +173,7 @@ def spawn(role, payload, *, fds=(), confinement=None, zygote=None):
         confine.libc.prctl(1, signal.SIGKILL, 0, 0, 0)
         for fd in (1, 2):
             os.dup2(os.open(os.environ.get("FAKE_CUDA_LOG", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT), fd)
+        slot.close_all_but({0, 1, 2, *fds})  # as a keeper does: a candidate reaches no other server
         torch.set_num_threads(1)  # a pool of threads that an earlier test started does not survive a fork, and waiting for it hangs
         try:
             run(None, payload, fds)

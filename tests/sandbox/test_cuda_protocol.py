@@ -3,10 +3,11 @@
 import dataclasses
 import json
 import os
+import signal
 
 import pytest
 
-from data.records import Baselines, Candidate, Status, Task
+from data.records import Baselines, Candidate, SandboxError, Status, Task
 from sandbox.backends import Failed, Limits, TaskInvalid
 
 torch = pytest.importorskip("torch")
@@ -192,14 +193,23 @@ def test_what_a_module_does_wrong_is_its_own_verdict(backend, body, status, says
 )
 def test_odd_messages_of_a_module_are_its_failure_and_never_ours(backend, message):
     head = f"""
-import gc, socket, struct
+import contextlib, gc, socket, struct
 def odd():
     for thing in gc.get_objects():
         if isinstance(thing, socket.socket) and thing.fileno() >= 0:
-            thing.sendall(struct.pack("<I", {len(message)}) + {message!r})
+            with contextlib.suppress(OSError):
+                thing.sendall(struct.pack("<I", {len(message)}) + {message!r})
 """
     found = failure(backend, module_of("odd()\nreturn torch.relu(x)", head))
     assert found.status is Status.RUNTIME_ERROR
+
+
+def test_a_reference_server_that_died_is_our_failure_once(backend):
+    judged(backend, module_of("return torch.relu(x)"))
+    os.kill(backend.references.server.child.pid, signal.SIGKILL)
+    with pytest.raises(SandboxError):
+        judged(backend, module_of("return torch.relu(x)"))
+    assert judged(backend, module_of("return torch.relu(x)")).times_ms
 
 
 def test_weights_travel_by_name_or_by_shape(backend):
