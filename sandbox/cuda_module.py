@@ -15,6 +15,7 @@ from typing import Any
 
 from sandbox import cudriver
 from sandbox.cuda_worker import Failure, Server, failure_of, see_only, send, tensor_at
+from sandbox.structure import flatten
 
 
 def reference_server(channel, payload: dict, fds) -> None:
@@ -81,9 +82,11 @@ class _ModuleServer(Server):
     def deliver(self, slot: int) -> None:
         import torch
 
-        got = list(self.result) if isinstance(self.result, tuple | list) else [self.result]
         wanted = self.outputs[slot]
-        structure = "tensor" if isinstance(self.result, torch.Tensor) else type(self.result).__name__
+        try:
+            got, structure = flatten(self.result, self.floating())
+        except TypeError as error:
+            raise Failure("incorrect", str(error)) from None
         described = [(list(t.shape), str(t.dtype)) if type(t) is torch.Tensor else type(t).__name__ for t in got]
         expected = [(list(t.shape), str(t.dtype)) for t in wanted]
         if described != expected or structure != self.layout["structure"]:
@@ -131,12 +134,17 @@ class _ModuleServer(Server):
         made = made.train() if o["mode"] == "train" else made.eval()
         return made, self.load_weights(made)
 
+    def floating(self):
+        """The dtype of this precision."""
+        import torch
+
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[self.layout["precision"]]
+
     def _make(self, kind, init):
         import torch
 
         made = kind(*init)
-        dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-        return made.to("cuda", dtypes[self.layout["precision"]]) if isinstance(made, torch.nn.Module) else made
+        return made.to("cuda", self.floating()) if isinstance(made, torch.nn.Module) else made
 
     def candidate_class(self):
         folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), "candidate")

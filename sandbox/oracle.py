@@ -18,6 +18,7 @@ from typing import Any
 from data.records import Task
 from sandbox import compare, timing
 from sandbox.backends import Limits, TaskInvalid
+from sandbox.structure import flatten
 
 KINDS = ("own", "signed", "small", "scaled", "shifted", "heavy", "unit")
 """Distributions of a question. signed: random signs, half of the rows sorted. unit: magnitudes near one, where products neither vanish nor
@@ -195,13 +196,13 @@ class Reference:
 
         with torch.no_grad():
             result = model(*[v.clone() if self.mutates and isinstance(v, torch.Tensor) else v for v in inputs])
-        structure = "tensor" if isinstance(result, torch.Tensor) else "tuple" if isinstance(result, tuple) else type(result).__name__
-        if structure not in ("tensor", "tuple", "list"):
-            raise TaskInvalid(f"output: got {structure}, wanted a tensor or a tuple or list of tensors")
-        outputs = [result] if structure == "tensor" else list(result)
+        try:
+            outputs, structure = flatten(result, self.low or torch.float32, self.device)
+        except TypeError as error:
+            raise TaskInvalid(str(error)) from None
         for number, value in enumerate(outputs):
-            if not isinstance(value, torch.Tensor) or value.is_complex():
-                raise TaskInvalid(f"output {number}: got {type(value).__name__}, wanted a real tensor")
+            if value.is_complex():
+                raise TaskInvalid(f"output {number}: got {value.dtype}, wanted a real tensor")
         return outputs, structure
 
     def _repeats(self, first: list, outputs: list) -> None:

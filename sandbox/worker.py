@@ -22,9 +22,11 @@ import sys
 import traceback
 import types
 
+from sandbox.structure import flatten
+
 HEADER = 65536
 """Bytes of the header page(s) before the input slots."""
-MAX_OUTPUTS, MAX_DIMS = 16, 8
+MAX_DIMS = 8
 OUTPUT = struct.Struct(f"<QqqI{MAX_DIMS}q{MAX_DIMS}q")
 """pointer, dtype code, number of dimensions, unused, shape, stride (elements)."""
 DTYPES = (
@@ -192,7 +194,7 @@ def serve(channel: socket.socket, payload: dict, fds: list[int]) -> None:
     say(channel, ready=True, flags=flags)
     channel.recv(1)
     with torch.no_grad():
-        loop(channel, memory, model, slots, payload["structure"])
+        loop(channel, memory, model, slots, payload["structure"], getattr(torch, payload["dtype"] or "float32"))
 
 
 def _view(torch, memory: mmap.mmap, item):
@@ -205,7 +207,7 @@ def _view(torch, memory: mmap.mmap, item):
     return flat.as_strided(item["shape"], item["stride"])
 
 
-def loop(channel, memory: mmap.mmap, model, slots: list[list], structure: str) -> None:
+def loop(channel, memory: mmap.mmap, model, slots: list[list], structure: str, floating) -> None:
     import torch
 
     codes = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
@@ -218,8 +220,7 @@ def loop(channel, memory: mmap.mmap, model, slots: list[list], structure: str) -
         out = None
         try:
             out = model(*fresh[slot])
-            answers = (out,) if structure == "tensor" else out
-            problem = contract(torch, out, answers, structure)
+            answers, problem = contract(torch, out, structure, floating)
             if problem:
                 say(channel, error="contract", text=problem)
                 struct.pack_into("<q", memory, 0, BAD_OUTPUT)
@@ -237,19 +238,22 @@ def loop(channel, memory: mmap.mmap, model, slots: list[list], structure: str) -
             struct.pack_into("<q", memory, 0, RAISED)
 
 
-def contract(torch, out, answers, structure: str) -> str | None:
-    """What is wrong with the output's type, or None. The judge checks shape, dtype and strides by itself."""
-    # torch.topk and its like return a named kind of tuple
-    if structure != "tensor" and type(out).__name__ != structure and not (structure == "tuple" and isinstance(out, tuple)):
-        return f"output: got {type(out).__name__}, wanted {structure}"
+def contract(torch, out, structure: str, floating) -> tuple[list, str | None]:
+    """Tensors of an output, and what is wrong with its type, or None. The judge checks shape, dtype and strides by itself."""
+    try:
+        answers, found = flatten(out, floating)
+    except TypeError as error:
+        return [], str(error)
+    if found != structure:
+        return [], f"output: got {found[:300]}, wanted {structure[:300]}"
     for number, answer in enumerate(answers):
         if type(answer) is not torch.Tensor:
-            return f"output {number}: got {type(answer).__name__}, wanted exactly torch.Tensor"
+            return [], f"output {number}: got {type(answer).__name__}, wanted exactly torch.Tensor"
         if answer.layout is not torch.strided or answer.device.type != "cpu" or answer.is_conj() or answer.is_neg():
-            return f"output {number}: got a {answer.layout} tensor on {answer.device.type}, wanted a plain strided one on cpu"
-        if answer.dim() > MAX_DIMS or len(answers) > MAX_OUTPUTS:
-            return f"output {number}: got {answer.dim()} dimensions, wanted at most {MAX_DIMS}"
-    return None
+            return [], f"output {number}: got a {answer.layout} tensor on {answer.device.type}, wanted a plain strided one on cpu"
+        if answer.dim() > MAX_DIMS:
+            return [], f"output {number}: got {answer.dim()} dimensions, wanted at most {MAX_DIMS}"
+    return answers, None
 
 
 def nothing(channel: socket.socket, payload: dict, fds: list[int]) -> None:

@@ -293,6 +293,12 @@ WANTED = {
     "K35 running statistics eval": ("correct", None),
     "K35 running statistics train": ("incorrect", None),
     "K36 list for tuple": ("incorrect", "contract"),
+    "K36 dict": ("correct", None),
+    "K36 a key is missing": ("incorrect", "contract"),
+    "K36 a tensor for None": ("incorrect", "contract"),
+    "K36 number": ("correct", None),
+    "K36 nested": ("correct", None),
+    "K36 nested, last one wrong": ("incorrect", None),
     "K36 named tuple": ("correct", None),
     "K36 nothing": ("task_invalid", None),
     "K36 swapped": ("incorrect", "contract"),
@@ -317,12 +323,6 @@ WRONG = {
     "K04 fp32": ("correct", "a reference that keeps state between calls is called random"),
     "K24 fingerprint": ("incorrect", "no question shares its first values with another one, so a cache keyed by them never errs (and never wins)"),
     "K35 changes a buffer train": ("incorrect", "buffers that the candidate leaves behind are not read"),
-    "K36 dict": ("correct", "dicts are no output yet"),
-    "K36 a key is missing": ("incorrect", "dicts are no output yet"),
-    "K36 a tensor for None": ("incorrect", "dicts are no output yet"),
-    "K36 number": ("correct", "plain numbers are no output yet"),
-    "K36 nested": ("correct", "nested lists are no output yet"),
-    "K36 nested, last one wrong": ("incorrect", "nested lists are no output yet"),
 }
 """What the judge still gets wrong: the status that would be right, and what happens instead."""
 NOT_YET = {
