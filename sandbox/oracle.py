@@ -440,12 +440,15 @@ class Reference:
         """The oracle's outputs in the dtypes of the reference's, `low`, and the tolerance of each; None where too much of it hangs on an ulp."""
         exacts = self._exact(inputs, low)
         expected = [exact.to(mine.dtype) if mine.is_floating_point() else mine for mine, exact in zip(low, exacts, strict=True)]
-        seen = [low, exacts, *(self._forward(self.model, self._nudged(inputs))[0] for _ in range(NUDGES if self.delicate else 0))]
+        nudged = [self._forward(self.model, self._nudged(inputs))[0] for _ in range(NUDGES if self.delicate else 0)]
         tolerance = []
         for number, (answer, allowed) in enumerate(zip(expected, self.tolerances[kind], strict=True)):
             allowed = dataclasses.replace(allowed, far=compare.far_of(answer))
-            # Rounding the oracle's answer to the output's dtype never exceeds the tolerance of floats
-            views = [outputs[number] for outputs in seen if outputs is not exacts or not answer.is_floating_point()]
+            factor = compare.COARSE_FACTOR if self.coarse else compare.FACTOR.get(compare.name_of(answer.dtype), 1.0)
+            # An ulp of an input moves any output by about one, a third of a tolerance of 16 bits; what it decides, it moves by far
+            views = [(low[number], factor), *((outputs[number], 1.0 if self.low is None else 0.25) for outputs in nudged)]
+            if not answer.is_floating_point():
+                views.append((exacts[number], 1.0))
             undecided = self._undecided(answer, views, allowed)
             if undecided is None and answer.is_floating_point():
                 wider = self._tolerance(answer.dtype, *self._noise(low[number], exacts[number], number), number)
@@ -458,13 +461,12 @@ class Reference:
         return expected, tolerance
 
     def _undecided(self, answer, views: list, allowed: compare.Tolerance) -> tuple | None:
-        """The slack of elements that an ulp of the inputs or the reference's rounding moves beyond `allowed`; () where there are none, None
-        where they are more than a few."""
+        """The slack of elements that one of `views`, (output, how many times its error counts), has beyond `allowed`; () where there are none,
+        None where they are more than a few."""
         import torch
 
-        factor = compare.COARSE_FACTOR if self.coarse else compare.FACTOR.get(compare.name_of(answer.dtype), 1.0)
         found, most = [], max(1, UNDECIDED * answer.numel())
-        for view in views:
+        for view, factor in views:
             pair = compare.beyond(view, answer, allowed, factor)
             if pair is not None and (len(pair[0]) > most or answer.numel() < 2):
                 return None

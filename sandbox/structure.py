@@ -33,7 +33,7 @@ def flatten(value: Any, floating, device: str = "cpu") -> tuple[list, str]:
         if type(value) in kinds:
             try:
                 leaves.append(torch.tensor(value, dtype=kinds[type(value)], device=device))
-            except (OverflowError, RuntimeError):
+            except (OverflowError, RuntimeError, ValueError):
                 raise TypeError(f"output: got the number {str(value)[:40]}, wanted one of 64 bits") from None
             return type(value).__name__
         if levels and isinstance(value, tuple | list):

@@ -25,7 +25,9 @@ def made(forward: str, inputs: str = "rand(64, 256)") -> Task:
         ("return torch.nn.functional.dropout(x, 0.5, training=True)", "rand(64, 256)", "random"),
         ("return x * 0 + 1", "rand(64, 256)", "degenerate"),
         ("raise ValueError('no')", "rand(64, 256)", "does not run"),
-        ("return {'out': x}", "rand(64, 256)", "wanted a tensor"),
+        ("return {x}", "rand(64, 256)", "got set, wanted tensors and numbers"),
+        ("return [x] * 17", "rand(64, 256)", "got 17 tensors, wanted at most 16"),
+        ("return 1 << 80", "rand(64, 256)", "wanted one of 64 bits"),
         ("return x / 0", "ones(64, 256)", "degenerate"),
         ("return torch.relu(x)", "rand(1 << 11, 1 << 11)", "does not fit"),
         ("return x.max(dim=1, keepdim=True)[0] - x.max(dim=1, keepdim=True)[0].mean(dim=1, keepdim=True)", "rand(64, 256)", "degenerate"),
@@ -181,3 +183,25 @@ def test_bf16_tasks_take_bf16_inputs_and_accept_bf16_rounding():
     assert case.inputs[0].dtype == torch.bfloat16 == case.expected[0].dtype
     exact, _ = reference._forward(reference._high_model(), [v.double() for v in case.inputs])
     assert compare.difference([exact[0].to(torch.bfloat16)], case) is None
+
+
+@pytest.mark.parametrize(("precision", "lower"), [("bf16", torch.float8_e4m3fn), ("fp16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "torch.relu(x)", "torch.nn.functional.gelu(x)", "torch.tanh(x)", "x * torch.sigmoid(x) + 1", "torch.softmax(x, -1)", "x.sum(-1)",
+        "torch.nn.functional.layer_norm(x, (256,))", "x @ x.T",
+    ],
+)  # fmt: skip
+def test_an_output_rounded_to_the_next_lower_format_fails_in_16_bits_and_one_rounding_passes(forward, precision, lower):
+    reference = oracle.Reference(
+        Task(source=made(f"return {forward}", "randn(128, 256)").source, origin="user", precision=precision), precision=precision
+    )
+    seen = []
+    for kind in reference.kinds:
+        case = reference.draw(kind)
+        eager, _ = reference._forward(reference.model, case.inputs)
+        once = [eval(forward, {"torch": torch, "x": case.inputs[0].float()}).to(case.expected[0].dtype)]
+        assert compare.difference(eager, case) is compare.difference(once, case) is None, kind
+        seen.append(compare.difference([v.to(lower).to(v.dtype) for v in case.expected], case))
+    assert seen[0] is not None and sum(s is not None for s in seen) > len(seen) / 2
