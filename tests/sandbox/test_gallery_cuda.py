@@ -1,5 +1,6 @@
 """Cheats and honest twins of backend cuda: their sources are looked at everywhere, judged on a GPU. Run with -s to see every verdict."""
 
+import ast
 import asyncio
 import json
 
@@ -25,7 +26,8 @@ def device_sources(entry: gallery.Entry) -> list[str]:
     files = entry.candidate().files
     if "plan.json" in files:
         return [PRELUDE + files["kernels.cu"]]
-    return files["model_new.py"].split("'''")[1::2]
+    texts = [n.value for n in ast.walk(ast.parse(files["model_new.py"])) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return [text for text in texts if "__global__" in text]
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])

@@ -4,12 +4,12 @@ import torch
 import torch.nn as nn
 
 KERNEL = cupy.RawModule(
-    code=r'''
+    code=r"""
 extern "C" __global__ void relu(const float* x, float* out, long long n) {
   long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) out[i] = x[i] > 0.0f ? x[i] : (x[i] == x[i] ? 0.0f : x[i]);
 }
-'''
+"""
 ).get_function("relu")
 
 
