@@ -42,7 +42,7 @@ HELD = {
     "F17": ("randomness and state of train mode", ["test_oracle.test_a_task_that_cannot_be_judged_says_why", "test_cases.test_a_case_has_its_outcome"]),
     "F18": ("checked is not what is timed", ["test_fooled.test_one_wrong_answer_at_any_place_is_seen"]),
     "F19": ("logic of the checker", ["test_fooled.test_every_mutant_of_an_honest_kernel_is_killed"]),
-    "F20": ("false positives of a static check", ["test_fooled.test_words_are_no_offence", "test_corpus.test_every_honest_kernel_is_correct"]),
+    "F20": ("false positives of a static check", ["test_fooled.test_words_are_no_offence", "test_fooled.test_honest_code_that_is_still_refused", "test_corpus.test_every_honest_kernel_is_correct"]),
     "F21": ("profiler faults", ["test_fooled.test_a_decoy_is_one_whatever_its_name", "test_cuda_protocol.test_library_steps_run_and_count_as_not_own"]),
     "F22": ("sticky or misattributed errors", ["test_judge.test_a_hostile_candidate_leaves_nothing_for_the_next",
                                                "test_cuda.test_a_bad_plan_gets_its_status_and_the_next_is_judged_as_ever",
@@ -269,6 +269,37 @@ def test_words_are_no_offence(words):
     files = {"model_new.py": HONEST.format(head=head, body=body), "kernels/kernel.cpp": kernel}
     for policy in ("own_kernels_only", "libraries_allowed"):
         check_candidate(Candidate(format="cuda_extension", files=files), policy=policy)
+
+
+OFFENCES = {
+    "an import that may fail": (
+        "try:\n    import triton\nexcept ImportError:\n    triton = None\n",
+        "pass",
+        "a name bound by import is assigned to",
+    ),
+    "a function of a sidecar module": ("from launch import prepare\n", "prepare(out)", "only functions of the same file may be called"),
+    "a joined side stream": (
+        "",
+        "SIDE.wait_stream(torch.cuda.current_stream())",
+        "methods of streams are not on the list, their classes are",
+    ),
+    "a replayed graph": ("", "GRAPH.replay()", "methods of graphs are not on the list, their classes are"),
+}
+"""Honest code that the static check still refuses: head, body, and why."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.xfail(strict=True, raises=Failed, reason=o[2])) for n, o in OFFENCES.items()]
+)
+def test_honest_code_that_is_still_refused(name):
+    head, body, _ = OFFENCES[name]
+    made = "SIDE, GRAPH = torch.cuda.Stream(), torch.cuda.CUDAGraph()"
+    files = {
+        "model_new.py": head + HONEST.format(head="", body=body).replace("\n\nclass", f"\n{made}\n\nclass"),
+        "launch.py": "def prepare(out):\n    return out.view(-1)\n",
+        "kernels/kernel.cu": 'extern "C" void k(const float* x, float* out, long long n) {}',
+    }
+    check_candidate(Candidate(format="cuda_extension", files=files), policy="libraries_allowed", backend="cuda")
 
 
 @pytest.mark.parametrize("name", ["gemm", "relu", "matmul", "a", "ampere_sgemm_128x64_tn"])
