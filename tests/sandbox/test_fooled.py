@@ -39,7 +39,7 @@ HELD = {
     "F14": ("NaN and infinities", ["test_oracle.test_non_finite_values_are_right_only_where_the_reference_has_them"]),
     "F15": ("output containers", ["test_cases.test_a_case_has_its_outcome", "test_fooled.test_verdicts_of_faults"]),
     "F16": ("weight transfer", ["test_fooled.test_verdicts_of_faults"]),
-    "F17": ("randomness and state of train mode", ["test_oracle.test_a_task_that_cannot_be_judged_says_why", "test_cases.test_a_case_has_its_outcome"]),
+    "F17": ("randomness and state of train mode", ["test_oracle.test_a_task_that_cannot_be_judged_says_why", "test_cases.test_a_case_has_its_outcome", "test_fooled.test_verdicts_of_faults"]),
     "F18": ("checked is not what is timed", ["test_fooled.test_one_wrong_answer_at_any_place_is_seen"]),
     "F19": ("logic of the checker", ["test_fooled.test_every_mutant_of_an_honest_kernel_is_killed"]),
     "F20": ("false positives of a static check", ["test_fooled.test_words_are_no_offence", "test_fooled.test_honest_code_that_is_still_refused", "test_corpus.test_every_honest_kernel_is_correct"]),
@@ -76,6 +76,14 @@ TOP = task("return x.sum(-1).argmax(-1)", "torch.rand(64, 32, 512)")
 TIES = task("return x.topk(3, -1).indices", "torch.rand(4096, 512)")
 PAIR = task("return torch.relu(x), x.sum(-1)", ROWS)
 TWO = task("return self.b(torch.relu(self.a(x)))", "torch.randn(64, 32)", fields="self.a = nn.Linear(32, 16)\nself.b = nn.Linear(16, 8)")
+TRAINS = task("return self.norm(x)", "torch.randn(64, 32)", fields="self.norm = nn.BatchNorm1d(32)", mode="train")
+STATISTICS = "m, v = x.mean(0), x.var(0, unbiased=False)\n"
+NORMALISED = "return (x - m) / torch.sqrt(v + 1e-5) * self.w + self.b"
+MOVED = "self.mean = 0.9 * self.mean + 0.1 * m\nself.var = 0.9 * self.var + 0.1 * v * 64 / 63\nself.count = self.count + 1\n"
+OWN_NAMES = (
+    "self.w, self.b = nn.Parameter(torch.ones(32)), nn.Parameter(torch.zeros(32))\nself.n = 0\nself.register_buffer('mean', torch.zeros(32))\n"
+    "self.register_buffer('var', torch.ones(32))\nself.register_buffer('count', torch.tensor(0))"
+)
 SLOW = task("y = x\nfor _ in range(60):\n    y = y * 1.0\nreturn torch.relu(y)", WIDE)
 COPY = task("return torch.tanh(x) * torch.sigmoid(x)", "torch.randn(512, 2048)")
 RELU = task("return torch.relu(x)", ROWS)
@@ -102,6 +110,15 @@ QUESTIONS = {
     "F16 other device, other draw": Question(TWO, module("return self.b(torch.relu(self.a(x)))", fields=(
         "torch.manual_seed(1)\ntorch.randn(100)\nself.a = nn.Linear(32, 16, device='meta').to_empty(device='cpu')\nself.b = nn.Linear(16, 8)"))),
     "F16 a layer left out": Question(TWO, module("return torch.relu(self.a(x))[:, :8]", fields="self.a = nn.Linear(32, 16)")),
+    **{
+        f"F17 {name}": Question(TRAINS, module(f"{STATISTICS}{before}{NORMALISED}", fields=OWN_NAMES))
+        for name, before in (
+            ("new tensors under names of its own", MOVED),
+            ("moved in the first ten calls", "self.n += 1\nif self.n <= 10:\n" + "".join(f"    {line}\n" for line in MOVED.splitlines())),
+            ("NaN, which nothing moves", "self.mean.fill_(float('nan'))\nself.var.fill_(float('nan'))\nself.count = self.count + 1\n"),
+            ("a copy beside the buffer", MOVED.replace("self.mean =", "self.other =").replace("0.9 * self.mean", "0.9 * getattr(self, 'other', self.mean)")),
+        )
+    },
     "F24 sixty times less work": Question(SLOW, light("relu(x, out, x.numel())", LOOP), "libraries_allowed"),
     "F26 quick on easy data": Question(RELU, module(
         f"if bool((x == x.flatten()[0]).all()) or float(x.abs().max()) < 1e-30:\n    return torch.relu(x)\n{WAIT}return torch.relu(x)", head=SPIN)),
@@ -115,6 +132,10 @@ WANTED = {
     "F16 other order": ("correct", None),
     "F16 other device, other draw": ("correct", None),
     "F16 a layer left out": ("incorrect", "parameters"),
+    "F17 new tensors under names of its own": ("correct", None),
+    "F17 moved in the first ten calls": ("incorrect", "buffers"),
+    "F17 NaN, which nothing moves": ("incorrect", "buffers"),
+    "F17 a copy beside the buffer": ("incorrect", "buffers"),
 }
 WRONG = {
     "F11 other choice among equals": (
