@@ -287,6 +287,7 @@ class Cpp:
         problem = compare.difference(outputs, case)
         if problem and kind == "own":
             raise Failed(Status.INCORRECT, problem)
+        server.check_buffers(case)
         return elapsed, problem
 
     def _only_stress(self, server: Server, prepared: Prepared, own, problem: str, kind: str, end: float) -> None:

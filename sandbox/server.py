@@ -22,6 +22,8 @@ from sandbox.oracle import Case, Reference, TensorSpec
 
 INPUT_SLOTS = 2
 """Places for inputs: pointers move between calls as well as contents."""
+EFFECT = 10.0
+"""Times LOWEST: what a buffer or an input may differ by from what the reference leaves there."""
 F_ADD_SEALS, SEALS = 1033, 1 | 2 | 4  # no more seals, no shrinking, no growing: a shrunk file would kill the judge by SIGBUS
 
 
@@ -74,8 +76,11 @@ class Server:
             os.write(code, library)
             fds = (fd, code)
         low = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}[reference.precision]
+        self.watched = changing_buffers(reference)
+        # Answers call for call what the reference's buffers should be; made when a candidate is first asked
+        self.replica = None
         payload = payload | {"slots": self.layout, "structure": reference.structure, "train": reference.train, "dtype": low}
-        payload |= {"init": _saved(reference.init_inputs), "state": _saved(reference.state)}
+        payload |= {"watched": self.watched, "init": _saved(reference.init_inputs), "state": _saved(reference.state)}
         self.child = slot.spawn("sandbox.worker:serve", payload, fds=fds, confinement=confinement, zygote=zygote)
         self.watch = timing.Stopwatch(self.child.pid, may_fork=role != "candidate")
         self.flags: tuple[str, ...] = ()
@@ -140,10 +145,7 @@ class Server:
             message = self._hear(time.monotonic())
             raise self._told(message) if message else Failed(Status.INCORRECT, "no output")
         for number, (spec, buffer) in enumerate(zip(self.reference.outputs, self.buffers, strict=True)):
-            pointer, code, dims, _, *rest = worker.OUTPUT.unpack_from(self.memory, 64 + number * worker.OUTPUT.size)
-            dtype = worker.DTYPES[code] if 0 <= code < len(worker.DTYPES) else "unknown"
-            dims = dims if 0 <= dims <= worker.MAX_DIMS else 0
-            shape, stride = tuple(rest[:dims]), tuple(rest[worker.MAX_DIMS : worker.MAX_DIMS + dims])
+            pointer, dtype, shape, stride = self._described(64 + number * worker.OUTPUT.size)
             if (dtype, shape) != (compare.name_of(spec.dtype), spec.shape):
                 raise Failed(
                     Status.INCORRECT,
@@ -165,18 +167,46 @@ class Server:
                 raise Failed(Status.INCORRECT, f"output {number}: its memory is not there", rule="contract")
         return self.buffers
 
+    def _described(self, place: int) -> tuple[int, str, tuple, tuple]:
+        """(pointer, dtype, shape, stride) as the child says; nonsense reads as "unknown" or as no dimensions."""
+        pointer, code, dims, _, *rest = worker.OUTPUT.unpack_from(self.memory, place)
+        dtype = worker.DTYPES[code] if 0 <= code < len(worker.DTYPES) else "unknown"
+        dims = dims if 0 <= dims <= worker.MAX_DIMS else 0
+        return pointer, dtype, tuple(rest[:dims]), tuple(rest[worker.MAX_DIMS : worker.MAX_DIMS + dims])
+
     def _unchanged(self, place: int, case: Case) -> None:
+        """Inputs as they were, or as the reference leaves them; where it returns what it changed, either will do. Raises Failed."""
         for number, (view, value) in enumerate(zip(self.views[place], case.inputs, strict=True)):
-            if not compare.changed(view, value):
-                continue
+            changed = compare.changed(view, value)
             if case.after is not None and compare.changed(case.after[number], value):
-                # The reference changes this input: one that changes it too must leave the same there
-                left = compare.Tolerance(relative=10 * compare.LOWEST.get(compare.name_of(value.dtype), 0.0))
-                problem = compare.wrong(view, case.after[number], left)
+                after = case.after[number]
+                problem = compare.wrong(view, after, _effect(value.dtype)) if changed or not _returned(after, case) else None
                 if problem:
                     raise Failed(Status.INCORRECT, f"input {number}, which the reference changes{problem}", rule="inputs_left")
-            else:
+            elif changed:
                 raise Failed(Status.INCORRECT, f"input {number} was changed", rule="inputs_changed")
+
+    def check_buffers(self, case: Case) -> None:
+        """After each call: the buffers that the reference changes (running statistics) are what it leaves after the same calls. Raises Failed."""
+        import torch
+
+        if not self.watched:
+            return
+        if self.replica is None:
+            self.replica = self.reference._instance(self.reference.state)
+        self.reference._forward(self.replica, case.inputs)
+        state = self.replica.state_dict()
+        for number, name in enumerate(self.watched):
+            wanted, got = state[name], torch.empty_like(state[name], memory_format=torch.contiguous_format)
+            pointer, dtype, shape, stride = self._described(worker.BUFFERS + number * worker.OUTPUT.size)
+            if (dtype, shape) != (compare.name_of(wanted.dtype), tuple(wanted.shape)) or not _same_layout(shape, stride, got.stride()):
+                text = f"buffer {name}: got {dtype} {shape}, wanted a contiguous {compare.name_of(wanted.dtype)} {tuple(wanted.shape)}"
+                raise Failed(Status.INCORRECT, text, rule="buffers")
+            if not self.watch.read(pointer, (got.data_ptr(), got.numel() * got.element_size())):
+                raise Failed(Status.INCORRECT, f"buffer {name}: its memory is not there", rule="buffers")
+            problem = compare.wrong(got, wanted, _effect(wanted.dtype))
+            if problem:
+                raise Failed(Status.INCORRECT, f"buffer {name} after the call{problem}", rule="buffers")
 
     def _hear(self, end: float) -> dict | None:
         """One message of the child, or None. Anything odd is the child's fault and reads as a plain error."""
@@ -235,6 +265,26 @@ class Server:
         report = self.child.close() or {}
         self.views, self.buffers = [], []
         return report.get("log", "")
+
+
+def changing_buffers(reference: Reference) -> list[str]:
+    """Names of the parameters and buffers that forward changes: what the reference's own calls have moved so far."""
+    now = reference.model.state_dict()
+    return [name for name, value in reference.state.items() if value.numel() and compare.changed(now[name], value)][: worker.MAX_BUFFERS]
+
+
+def _effect(dtype) -> compare.Tolerance:
+    return compare.Tolerance(relative=EFFECT * compare.LOWEST.get(compare.name_of(dtype), 0.0))
+
+
+def _returned(after, case: Case) -> bool:
+    """Whether a changed input is, element for element, one of the reference's outputs: then its new values are in the answer already."""
+    return any(
+        after.numel() == out.numel()
+        and after.dtype == out.dtype
+        and compare.wrong(after.reshape(out.shape), out, _effect(out.dtype)) is None
+        for out in case.expected
+    )
 
 
 def _same_layout(shape: tuple, stride: tuple, wanted: tuple) -> bool:

@@ -22,13 +22,16 @@ import sys
 import traceback
 import types
 
-from sandbox.structure import flatten
+from sandbox.structure import MOST, flatten
 
 HEADER = 65536
 """Bytes of the header page(s) before the input slots."""
 MAX_DIMS = 8
 OUTPUT = struct.Struct(f"<QqqI{MAX_DIMS}q{MAX_DIMS}q")
 """pointer, dtype code, number of dimensions, unused, shape, stride (elements)."""
+BUFFERS = 64 + MOST * OUTPUT.size
+"""Where the descriptions of the watched buffers begin in the header, one OUTPUT each."""
+MAX_BUFFERS = (HEADER - BUFFERS) // OUTPUT.size
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64", "complex128",
 )  # fmt: skip
@@ -129,13 +132,20 @@ def load_state(model, state: dict) -> list[str]:
     return ["weights_by_shape"]
 
 
+def watched(model, state: dict, names: list[str]) -> list[tuple]:
+    """(module, attribute) of the model's own buffers that stand for `names` of the judge's state: by name, else by order."""
+    own = list(model.state_dict())
+    found = names if set(own) == set(state) else [own[list(state).index(name)] for name in names]
+    return [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in found]
+
+
 def say(channel: socket.socket, **message) -> None:
     data = json.dumps(message).encode()[:60000]
     channel.sendall(struct.pack("<I", len(data)) + data)
 
 
 def build_model(payload: dict, library: str | None):
-    """The candidate's module on the CPU and its flags."""
+    """The candidate's module on the CPU, its flags, and its buffers whose changes are compared."""
     import torch
 
     for path, text in payload["files"].items():
@@ -151,12 +161,14 @@ def build_model(payload: dict, library: str | None):
     model = getattr(module, payload["class"])(*init)
     if payload["dtype"]:
         model = model.to(getattr(torch, payload["dtype"]))
-    flags = load_state(model, torch.load(io.BytesIO(payload["state"]), weights_only=False))
+    state = torch.load(io.BytesIO(payload["state"]), weights_only=False)
+    flags = load_state(model, state)
+    buffers = watched(model, state, payload["watched"])
     model.train(payload["train"])
     if payload.get("compile"):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = payload["compile"]
         model = torch.compile(model)
-    return model, flags
+    return model, flags, buffers
 
 
 def kind_of(error: BaseException) -> str:
@@ -182,7 +194,7 @@ def serve(channel: socket.socket, payload: dict, fds: list[int]) -> None:
         library = None
         if len(fds) > 1:
             library = f"/proc/self/fd/{fds[1]}"
-        model, flags = build_model(payload, library)
+        model, flags, buffers = build_model(payload, library)
     except KeyError as error:
         say(channel, error="state" if "parameters:" in str(error) else "raised", text=str(error.args[0]) if error.args else "KeyError")
         os._exit(1)
@@ -194,7 +206,8 @@ def serve(channel: socket.socket, payload: dict, fds: list[int]) -> None:
     say(channel, ready=True, flags=flags)
     channel.recv(1)
     with torch.no_grad():
-        loop(channel, memory, model, slots, payload["structure"], getattr(torch, payload["dtype"] or "float32"))
+        floating = getattr(torch, payload["dtype"] or "float32")
+        loop(channel, memory, model, slots, payload["structure"], floating, buffers)
 
 
 def _view(torch, memory: mmap.mmap, item):
@@ -207,7 +220,14 @@ def _view(torch, memory: mmap.mmap, item):
     return flat.as_strided(item["shape"], item["stride"])
 
 
-def loop(channel, memory: mmap.mmap, model, slots: list[list], structure: str, floating) -> None:
+def describe(memory: mmap.mmap, place: int, tensor, codes: dict) -> None:
+    """Tell the judge where a tensor stands and what it looks like."""
+    shape, stride = tuple(tensor.shape), tensor.stride()
+    pad = (0,) * (MAX_DIMS - len(shape))
+    OUTPUT.pack_into(memory, place, tensor.data_ptr(), codes[tensor.dtype], len(shape), 0, *shape, *pad, *stride, *pad)
+
+
+def loop(channel, memory: mmap.mmap, model, slots: list[list], structure: str, floating, buffers: list[tuple]) -> None:
     import torch
 
     codes = {getattr(torch, name): code for code, name in enumerate(DTYPES)}
@@ -226,11 +246,9 @@ def loop(channel, memory: mmap.mmap, model, slots: list[list], structure: str, f
                 struct.pack_into("<q", memory, 0, BAD_OUTPUT)
                 continue
             for number, answer in enumerate(answers):
-                shape, stride = tuple(answer.shape), answer.stride()
-                pad = (0,) * (MAX_DIMS - len(shape))
-                OUTPUT.pack_into(
-                    memory, 64 + number * OUTPUT.size, answer.data_ptr(), codes[answer.dtype], len(shape), 0, *shape, *pad, *stride, *pad
-                )
+                describe(memory, 64 + number * OUTPUT.size, answer, codes)
+            for number, (module, name) in enumerate(buffers):
+                describe(memory, BUFFERS + number * OUTPUT.size, getattr(module, name), codes)
             struct.pack_into("<q", memory, 0, ANSWERED)
         except Exception as error:  # a call that raises is told to the judge in words
             traceback.print_exc()

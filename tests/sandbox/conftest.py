@@ -29,7 +29,7 @@ def known_task(name: str):
 
 @pytest.fixture(scope="session")
 def verdicts():
-    """Every gallery entry judged once, two slots at a time: name -> verdict."""
+    """Every gallery entry judged, two slots at a time: name -> the first verdict that it should not get, else the last."""
     entries = gallery.read("cheats") + gallery.read("honest")
 
     async def run():
@@ -37,7 +37,10 @@ def verdicts():
         async with Pool(backend="cpp", limits=LIMITS) as pool:
             # Longest first: hangs and time-outs would otherwise stand alone at the end.
             async def one(entry):
-                found[entry.name] = await pool.judge(known_task(entry.task), entry.candidate(), fresh=True, policy=entry.policy)
+                for _ in range(entry.times):
+                    found[entry.name] = await pool.judge(known_task(entry.task), entry.candidate(), fresh=True, policy=entry.policy)
+                    if not entry.accepts(found[entry.name]):
+                        return
 
             plain = next(e for e in entries if e.name == "relu")
             await one(plain)

@@ -1,10 +1,12 @@
 """Cheats and their honest twins: one file or folder each, whose first line names the verdict it must get.
 
-# verdict: STATUS[/RULE][|STATUS[/RULE]...] task=NAME [policy=mixed] [kinds=T3,W1|none] [twin=NAME] [backend=cuda] [min_ms=N] [needs=root]
+# verdict: STATUS[/RULE][|STATUS[/RULE]...] task=NAME [policy=mixed] [kinds=T3,W1|none] [twin=NAME] [backend=cuda] [min_ms=N]
+           [max_speedup=N] [times=N] [needs=root]
 
 kinds: what the cheat is, by the codes of test_kinds.py; none is a plain fault. twin: the honest entry that looks like it and must pass.
 backend: where it is judged (default cpp; test_gallery_cuda.py judges those of cuda). A plan has its line, after `//`, in kernels.cu.
-min_ms: the reported time may not be smaller. needs=root: only isolation level root or userns keeps it out; elsewhere it is not judged.
+min_ms: the reported time may not be smaller. max_speedup: the low end of the speed-up over eager may not be larger, if there is one.
+times: judged so often, one after another, and each verdict must be the one named. needs=root: only isolation level root or userns keeps it out; elsewhere it is not judged.
 """
 
 import dataclasses
@@ -13,7 +15,7 @@ import pathlib
 from sandbox.judge import candidate_from_path, task_from_path
 
 HERE = pathlib.Path(__file__).parent
-OPTIONS = {"task", "policy", "kinds", "twin", "backend", "min_ms", "needs"}
+OPTIONS = {"task", "policy", "kinds", "twin", "backend", "min_ms", "max_speedup", "times", "needs"}
 
 
 @dataclasses.dataclass
@@ -23,6 +25,8 @@ class Entry:
     task: str
     policy: str
     min_ms: float
+    max_speedup: float
+    times: int
     needs_root: bool
     path: pathlib.Path
     kinds: tuple[str, ...]
@@ -59,6 +63,8 @@ def _entry(path: pathlib.Path) -> Entry | None:
         task=options["task"],
         policy=options.get("policy", "libraries_allowed"),
         min_ms=float(options.get("min_ms", 0)),
+        max_speedup=float(options.get("max_speedup", "inf")),
+        times=int(options.get("times", 1)),
         needs_root="needs" in options,
         path=path,
         kinds=() if kinds == "none" else tuple(kinds.split(",")),

@@ -14,3 +14,5 @@ def test_every_cheat_and_every_honest_twin_gets_its_verdict(entry, verdicts):
     )
     if entry.min_ms:
         assert verdict.times_ms["candidate"] > entry.min_ms
+    if verdict.speedup is not None:
+        assert verdict.speedup["eager"][0] <= entry.max_speedup

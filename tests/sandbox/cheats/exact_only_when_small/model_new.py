@@ -1,0 +1,11 @@
+# verdict: incorrect task=softmax kinds=C15 twin=two_paths_by_size
+import cuda_extension
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        cuda_extension.softmax(x, out, x.shape[0], x.shape[1])
+        return out
