@@ -243,7 +243,7 @@ def test_stop_flags_are_those_of_the_episode_not_of_its_length():
 def test_logprobs_of_another_length_are_refused():
     turn = trajectory(1, turns=[(3, 0)]).turns[0]
     for wrong in ((), (-0.1, -0.2), (-0.1,) * 4):
-        with pytest.raises(ValueError, match="action_logprobs: got .*wanted 3 values"):
+        with pytest.raises(ValueError, match=r"action_logprobs: got .*wanted 3 values"):
             dataclasses.replace(turn, action_logprobs=wrong)
     for wrong in (math.nan, math.inf, -math.inf):
         with pytest.raises(ValueError, match="finite"):
