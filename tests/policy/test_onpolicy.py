@@ -48,7 +48,7 @@ def play(sampler, *, seed, turns=3):
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_the_trainer_finds_the_samplers_logprobs_before_and_after_an_update(small, tmp_path, temperature):
+def test_the_trainer_finds_the_samplers_logprobs_before_and_after_an_update(small, tmp_path, record_property, temperature):
     settings = {"temperature": temperature, "batch": COUNT, "lr": 1e-2}
     sampler = HfSampler(small, temperature=temperature)
     played = play(sampler, seed=1)
@@ -59,6 +59,8 @@ def test_the_trainer_finds_the_samplers_logprobs_before_and_after_an_update(smal
     again = play(sampler, seed=2)
     second = run(tmp_path / "p", tmp_path / "next", again, settings=settings)[2][0]
     assert second["train_rollout_logprob_abs_diff_max"] <= 1e-5
+    record_property("before", first["train_rollout_logprob_abs_diff_max"])
+    record_property("after", second["train_rollout_logprob_abs_diff_max"])
     assert {t.policy_version for e in played for t in e.turns}.isdisjoint({t.policy_version for e in again for t in e.turns})
     wrong = run(tmp_path / "p", tmp_path / "wrong", again, settings=settings | {"temperature": temperature + 0.1})[2][0]
     assert wrong["train_rollout_logprob_abs_diff_mean"] > 1e-3  # the measure sees a temperature that is not the sampler's
