@@ -261,7 +261,10 @@ def test_splitting_a_step_and_sharding_it_moves_the_weights_alike(small, tmp_pat
         assert distance(base[0], weights(model.read_record(small))) > 1000 * EQUAL
     if base[1]:
         assert base[1]["value_head.safetensors weight"].abs().max() > 1000 * EQUAL
-    for case in ({"tokens": 1}, {"tokens": 40}, {"zero_stage": 0}, {"zero_stage": 2}, {"zero_stage": 3, "tokens": 40}):
+    cases = [{"tokens": 1}, {"zero_stage": 3, "tokens": 40}]
+    if method == "ppo":
+        cases += [{"tokens": 40}, {"zero_stage": 0}, {"zero_stage": 2}]
+    for case in cases:
         other = run(small, tmp_path, settings=settings | case)
         for a, b in zip(base[:2], other[:2], strict=True):
             assert a.keys() == b.keys() and (not a or distance(a, b) <= EQUAL), case
