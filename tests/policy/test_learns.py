@@ -67,22 +67,25 @@ def learn(start, folder):
     return [*means, np.mean([t.reward for t in play(policy, 96, 99)])]
 
 
-def test_the_toy_is_learned(start, tmp_path):
+def test_the_toy_is_learned(start, tmp_path, record_property):
     means = learn(start, tmp_path)
+    record_property("reward", [float(means[0]), float(means[-1])])
     assert means[0] < 0.4 and means[-1] >= 0.9, means
 
 
-def test_the_toy_is_not_learned_with_the_reward_on_the_first_action(start, tmp_path, monkeypatch):
+def test_the_toy_is_not_learned_with_the_reward_on_the_first_action(start, tmp_path, monkeypatch, record_property):
     def misplaced(actions, outcome, penalty=None):
         out = np.zeros(actions)
         out[0] = outcome
         return out
 
     monkeypatch.setattr(advantage, "rewards", misplaced)
-    assert learn(start, tmp_path)[-1] < 0.6
+    last = learn(start, tmp_path)[-1]
+    record_property("reward", last)
+    assert last < 0.6
 
 
-def test_the_toy_is_not_learned_with_observations_taken_for_actions(start, tmp_path, monkeypatch):
+def test_the_toy_is_not_learned_with_observations_taken_for_actions(start, tmp_path, monkeypatch, record_property):
     right = batch.row
 
     def wrong(trajectory):
@@ -91,5 +94,7 @@ def test_the_toy_is_not_learned_with_observations_taken_for_actions(start, tmp_p
         return r
 
     monkeypatch.setattr(batch, "row", wrong)
-    assert learn(start, tmp_path)[-1] < 0.6
+    last = learn(start, tmp_path)[-1]
+    record_property("reward", last)
+    assert last < 0.6
     torch.manual_seed(0)
