@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from random import Random
 
 from data.operators import CATALOGUE, FAMILIES, Operator
 from data.records import Task
+from data.regimes import REGIMES
 from data.similarity import normalise
 from data.trace import Graph, fingerprint, trace
 from data.values import Shape, Values
@@ -21,56 +22,6 @@ PUBLISHED_MIX = {1: 0.034, 2: 0.838, 3: 0.076, 4: 0.028, 5: 0.012}
 MOST_OPERATORS = 5
 ATTEMPTS = 60
 """Compositions tried for one task before synthesis says that nothing new can be made."""
-
-
-# ------------------------------------------------------------------------------------ shape regimes
-
-
-def _near(rng: Random, elements: int, row: int) -> Shape:
-    return (max(1, elements // row), row)
-
-
-def _many_short_rows(rng: Random, elements: int) -> Shape:
-    return _near(rng, elements, rng.choice((16, 24, 32, 48, 64, 96)))
-
-
-def _few_long_rows(rng: Random, elements: int) -> Shape:
-    rows = rng.choice((2, 4, 6, 8, 12, 16))
-    return (rows, max(64, elements // rows // 64 * 64))
-
-
-def _square(rng: Random, elements: int) -> Shape:
-    side = max(16, math.isqrt(elements) // 32 * 32)
-    return (side, side)
-
-
-def _odd(rng: Random, elements: int) -> Shape:
-    row = rng.choice((63, 127, 255, 331, 509, 777, 1021, 1531, 2047))
-    return ((elements // row - 1) | 1, row) if elements // row > 2 else (3, row)
-
-
-def _tall(rng: Random, elements: int) -> Shape:
-    return _near(rng, elements, rng.choice((128, 160, 192, 256)))
-
-
-def _wide(rng: Random, elements: int) -> Shape:
-    return _near(rng, elements, rng.choice((2048, 3072, 4096, 6144, 8192)))
-
-
-def _batched(rng: Random, elements: int) -> Shape:
-    batch, row = rng.choice((2, 4, 8, 16)), rng.choice((64, 128, 256, 512))
-    return (batch, max(1, elements // batch // row), row)
-
-
-REGIMES: dict[str, Callable[[Random, int], Shape]] = {
-    "many_short_rows": _many_short_rows,
-    "few_long_rows": _few_long_rows,
-    "square": _square,
-    "odd": _odd,
-    "tall": _tall,
-    "wide": _wide,
-    "batched": _batched,
-}
 
 
 # ---------------------------------------------------------------------------------------- composition
