@@ -613,9 +613,13 @@ class Seed:
 
     def step(self, rng: Random, shape: Shape, regime: str) -> Step:
         """The operator with drawn arguments on an input of `shape`. Raises Unfit where none can be drawn."""
-        return _step(
-            self.spellings[0] if len(self.spellings) == 1 else rng.choice(self.spellings), rng, shape, regime, self.domain, self.suffix
-        )
+        found = rng.choice(self.spellings)
+        step = _step(found, rng, shape, regime, self.domain, self.suffix)
+        function = f"{found.path}({{x}}"
+        if found.path.startswith("torch.") and step.spelling.call.startswith(function) and _is_method(found.name) and rng.random() < 0.4:
+            call = f"{{x}}.{found.name}({step.spelling.call.removeprefix(function).removeprefix(', ')}"
+            step = dataclasses.replace(step, spelling=dataclasses.replace(step.spelling, call=call, style="method"))
+        return step
 
     def values(self, before: Values) -> Values | None:
         """Values after the operator, as far as its family tells; None where it should not follow such values."""
@@ -766,6 +770,12 @@ def _declared(name: str, graph: Any) -> None:
         return
     if not any(op in (known, f"native_{known}", f"{known}_forward", f"{known}_with_indices", f"a{known}") for op in graph.operators):
         raise ValueError(f"{name}: got the trace {graph.operators}, wanted {known} in it")
+
+
+def _is_method(name: str) -> bool:
+    import torch
+
+    return hasattr(torch.Tensor, name)
 
 
 @functools.cache

@@ -159,3 +159,15 @@ def test_a_callable_whose_generators_yield_nothing_is_named_with_the_error_and_t
     assert "torch.no_such_function: left out: module 'torch' has no attribute" in caplog.text
     assert "the parameter moon_phase" in caplog.text and "wanted tan in it" in caplog.text
     assert "moon_phase" not in GENERATORS
+
+
+def test_one_operator_is_written_as_function_module_and_method(seeds):
+    written = {name: {source_of(seeds[name], Random(at), "tall", 1 << 12) for at in range(24)} for name in ("relu", "cumsum", "softmax")}
+    for name, marks in (
+        ("relu", ("F.relu(", "torch.relu(", "x.relu(", "nn.ReLU()")),
+        ("cumsum", ("torch.cumsum(x", "x.cumsum(")),
+        ("softmax", ("nn.Softmax(",)),
+    ):
+        for mark in marks:
+            assert any(mark in text for text in written[name]), (name, mark)
+        assert len({trace(text).operators for text in written[name]}) == 1
