@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import re
+import time
 import urllib.error
 import urllib.request
 from random import Random
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 CONVOLUTIONS = ("torch.convolution", "torch.transposed_convolution")
 TRIED = 10
 """Operators tried for one place of a composition."""
+TRIES = 4
+"""Requests to an endpoint that does not answer, or is busy, before that is an error."""
 GROWTH = 8
 """No tensor of a task holds more than this many times the most elements of an input."""
 
@@ -164,13 +167,22 @@ class LanguageModel:
     """Asks a chat model for each composition. The key comes from the environment only.
 
     `address` is the endpoint up to /v1; `key_from` names the environment variable with its key, empty for none. Raises ValueError where
-    that variable is not set, OSError where the endpoint does not answer.
+    that variable is not set, OSError where the endpoint does not answer, or refuses for load, `TRIES` times with growing waits.
     """
 
-    def __init__(self, address: str, model: str, families: list[str], *, key_from: str = "OPENAI_API_KEY", timeout_s: float = 120.0):
+    def __init__(
+        self,
+        address: str,
+        model: str,
+        families: list[str],
+        *,
+        key_from: str = "OPENAI_API_KEY",
+        timeout_s: float = 120.0,
+        retry_s: float = 2.0,
+    ):
         if not address.startswith(("http://", "https://")):
             raise ValueError(f"address: got {address!r}, wanted http://HOST/v1 or https://HOST/v1")
-        self.address, self.model, self.timeout_s = address.rstrip("/"), model, timeout_s
+        self.address, self.model, self.timeout_s, self.retry_s = address.rstrip("/"), model, timeout_s, retry_s
         self.key = os.environ.get(key_from) if key_from else None
         if key_from and not self.key:
             raise ValueError(f"{key_from}: got nothing in the environment, wanted the key of {address}")
@@ -202,17 +214,24 @@ class LanguageModel:
         body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], "temperature": 1.0, "seed": seed}
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
         request = urllib.request.Request(f"{self.address}/chat/completions", json.dumps(body).encode(), headers)
-        try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
-                return json.load(answer)["choices"][0]["message"]["content"]
-        except urllib.error.HTTPError as error:
-            raise OSError(
-                f"{self.address}: got {error.code} {error.read(300).decode(errors='replace')}, wanted a chat completion"
-            ) from error
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise OSError(
-                f"{self.address}: got an answer without choices[0].message.content ({error!r}), wanted a chat completion"
-            ) from error
+        for attempt in range(1, TRIES + 1):
+            try:
+                with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
+                    return json.load(answer)["choices"][0]["message"]["content"]
+            except urllib.error.HTTPError as error:
+                said = f"{self.address}: got {error.code} {error.read(300).decode(errors='replace')}, wanted a chat completion"
+                if attempt == TRIES or error.code not in (408, 429, 500, 502, 503, 504):
+                    raise OSError(said) from error
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                said = f"{self.address}: got an answer without choices[0].message.content ({error!r}), wanted a chat completion"
+                raise OSError(said) from error
+            except OSError as error:
+                said = f"{self.address}: got {error}, wanted a chat completion"
+                if attempt == TRIES:
+                    raise OSError(said) from error
+            log.info("%s; try %d of %d", said, attempt, TRIES)
+            time.sleep(self.retry_s * 4 ** (attempt - 1))
+        raise AssertionError("the last try returns or raises")
 
 
 def _within(wanted: tuple[str, ...], graph: Graph) -> bool:

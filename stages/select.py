@@ -37,7 +37,7 @@ def run(job: Job) -> None:
     dropped += [selection.Dropped(task=t.id, rule="infra_error", figures={"error": rows[t.id]["lost"]}, operators=t.operators) for t in lost]
     whole = [task for task in screened if not rows[task.id]["lost"]]
     measured = [Measurement.from_dict(rows[task.id]["measurement"]) for task in whole]
-    kept, more = selection.accept(whole, measured, min_ms=section.min_ms, max_ms=section.max_ms)
+    kept, more = selection.accept(whole, measured, min_ms=section.min_ms, max_ms=section.max_ms, need_compile=seeded)
     sizes = {"test": section.test, "validation": section.validation, "seed": section.seed}
     if seeded:
         tasks, apart = selection.family_split(kept, **sizes)

@@ -172,7 +172,13 @@ def test_an_endpoint_that_refuses_or_a_missing_key_is_one_clear_line(endpoint, m
         LanguageModel("ftp://x", "m", ["activation"], key_from="")
     monkeypatch.setattr(Endpoint, "writer", staticmethod(lambda prompt: None))
     with pytest.raises(OSError, match=r"got 429 .*slow down.*, wanted a chat completion"):
-        LanguageModel(endpoint, "m", ["activation"], key_from="").ask("hello", seed=0)
+        LanguageModel(endpoint, "m", ["activation"], key_from="", retry_s=0.001).ask("hello", seed=0)
+    assert len(Endpoint.seen) == 4
+    answers = iter([None, "there"])
+    monkeypatch.setattr(Endpoint, "writer", staticmethod(lambda prompt: next(answers)))
+    assert LanguageModel(endpoint, "m", ["activation"], key_from="", retry_s=0.001).ask("hello", seed=0) == "there"
+    with pytest.raises(OSError, match=r"127.0.0.1:9/v1: got .*, wanted a chat completion"):
+        LanguageModel("http://127.0.0.1:9/v1", "m", ["activation"], key_from="", retry_s=0.001).ask("hello", seed=0)
 
 
 def test_sources_that_reach_outside_are_refused_and_plain_ones_are_not():
