@@ -71,7 +71,10 @@ class Grammar:
     def chain(self, rng: Random, length: int, regime: str, elements: tuple[int, int], convolution: bool) -> tuple[Step, ...] | None:
         """The steps of one composition, the first being the view of a strided input; None where stuck."""
         families = [f for f in self.families if convolution or f not in CONVOLUTIONS]
-        first = rng.choice(self.families[rng.choice(families)])
+        convolving = [f for f in families if f in CONVOLUTIONS]
+        # One family of many would be met too seldom among the few tasks that may hold one.
+        family = rng.choice(convolving) if convolving and rng.random() < 0.5 else rng.choice(families)
+        first = rng.choice(self.families[family])
         size = int(math.exp(rng.uniform(math.log(elements[0]), math.log(elements[1]))))
         layout = "rows" if isinstance(first, Operator) else first.layout
         shape = LAYOUTS[layout][regime](rng, size)

@@ -321,8 +321,8 @@ def family_split(
 ) -> tuple[list[Task], list[Dropped]]:
     """Tasks with their split set, in the order given, and those that fit no split.
 
-    The test split holds whole (family, regime) pairs, about `test` tasks, and every pair of `held_family`, whose fast idiom the others
-    only show inside other families. No pair and no operator signature of it is in train or validation: a task that shares a signature
+    The test split holds whole (family, regime) pairs: every pair of `held_family`, whose fast idiom train only shows inside other
+    families, and others up to `test` tasks, or up to half of `test` where the held family is that large. No pair and no operator signature of it is in train or validation: a task that shares a signature
     but not the pair is dropped by the rule `split`. Validation tasks are drawn from the rest by operator signature.
     Raises ValueError where nothing would be left to train on or nothing can be held out.
     """
@@ -332,7 +332,7 @@ def family_split(
     held = {pair for pair in sizes if pair[0] == held_family}
     others = sorted((p for p in sizes if p not in held), key=str)
     Random(f"family split {seed}").shuffle(others)
-    room = test - sum(sizes[p] for p in held)
+    room = max(test - sum(sizes[p] for p in held), test // 2)
     for pair in others:
         if sizes[pair] <= room:
             held.add(pair)

@@ -295,6 +295,8 @@ def test_the_test_split_shares_no_signature_and_no_pair_with_train_and_one_famil
     assert not {pair_of(t) for t in by["test"]} & {pair_of(t) for t in by["train"] + by["validation"]}
     assert {t.split for t in split if family_of(t.operators) == "softmax"} == {"test"}
     assert len({family_of(t.operators) for t in by["test"]}) > 1
+    little, _ = family_split(many, test=40, validation=0, seed=0, held_family="softmax")  # of which there are more
+    assert len({family_of(t.operators) for t in little if t.split == "test"}) > 1
     assert {d.rule for d in dropped} == {"split"} and len(split) + len(dropped) == 300
     again, _ = family_split(many[::-1], test=90, validation=20, seed=0, held_family="softmax")
     assert {t.id: t.split for t in again} == {t.id: t.split for t in split}
