@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 LEVELS = (1, 2, 3)
 """Level 4 needs weights from a model hub and is read only when asked for."""
+FINGERPRINTS = pathlib.Path(__file__).with_name("exam.jsonl.gz")
+"""Fingerprints of the 250 problems of levels 1 to 3, none of their text (revision 423217d9): `python -m data.kernelbench CLONE` makes it."""
 HOW_TO_GET = "git clone https://github.com/ScalingIntelligence/KernelBench, then give the path of that folder"
 
 
@@ -87,3 +89,31 @@ def _with_operators(task: Task) -> Task:
     except ValueError as error:
         log.warning("%s: operators unknown: %s", task.origin, error)
         return task
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m data.kernelbench FOLDER FILE`: fingerprints of the problems of a clone, by which tasks are kept away from them."""
+    import argparse
+    import sys
+
+    from data.selection import fingerprints, write_fingerprints
+
+    parser = argparse.ArgumentParser(prog="python -m data.kernelbench", description=main.__doc__)
+    parser.add_argument("folder", help="a clone of KernelBench")
+    parser.add_argument("file", nargs="?", default=str(FINGERPRINTS), help="where the fingerprints go (default: %(default)s)")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        found = fingerprints(load(given.folder))
+        write_fingerprints(given.file, found)
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{len(found)} problems, {sum(bool(f.operators) for f in found)} traced: {given.file}")
+    return 0
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.exit(main())

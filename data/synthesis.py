@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from random import Random
 
+from data.composers import Composer, Grammar, known_families
 from data.operators import CATALOGUE, FAMILIES, Operator
 from data.records import Task
+from data.regimes import REGIME_NAMES, REGIMES
 from data.similarity import normalise
 from data.trace import Graph, fingerprint, trace
 from data.values import Shape, Values
@@ -18,59 +20,13 @@ log = logging.getLogger(__name__)
 
 PUBLISHED_MIX = {1: 0.034, 2: 0.838, 3: 0.076, 4: 0.028, 5: 0.012}
 """Share of tasks by number of composed operators, as published (CUDA Agent, arXiv 2602.24286; its modules from transformers left out)."""
+TRANSFORMERS_SHARE = 0.012
+"""Share of modules of transformers among them, as published; where such families are asked for."""
 MOST_OPERATORS = 5
 ATTEMPTS = 60
 """Compositions tried for one task before synthesis says that nothing new can be made."""
-
-
-# ------------------------------------------------------------------------------------ shape regimes
-
-
-def _near(rng: Random, elements: int, row: int) -> Shape:
-    return (max(1, elements // row), row)
-
-
-def _many_short_rows(rng: Random, elements: int) -> Shape:
-    return _near(rng, elements, rng.choice((16, 24, 32, 48, 64, 96)))
-
-
-def _few_long_rows(rng: Random, elements: int) -> Shape:
-    rows = rng.choice((2, 4, 6, 8, 12, 16))
-    return (rows, max(64, elements // rows // 64 * 64))
-
-
-def _square(rng: Random, elements: int) -> Shape:
-    side = max(16, math.isqrt(elements) // 32 * 32)
-    return (side, side)
-
-
-def _odd(rng: Random, elements: int) -> Shape:
-    row = rng.choice((63, 127, 255, 331, 509, 777, 1021, 1531, 2047))
-    return ((elements // row - 1) | 1, row) if elements // row > 2 else (3, row)
-
-
-def _tall(rng: Random, elements: int) -> Shape:
-    return _near(rng, elements, rng.choice((128, 160, 192, 256)))
-
-
-def _wide(rng: Random, elements: int) -> Shape:
-    return _near(rng, elements, rng.choice((2048, 3072, 4096, 6144, 8192)))
-
-
-def _batched(rng: Random, elements: int) -> Shape:
-    batch, row = rng.choice((2, 4, 8, 16)), rng.choice((64, 128, 256, 512))
-    return (batch, max(1, elements // batch // row), row)
-
-
-REGIMES: dict[str, Callable[[Random, int], Shape]] = {
-    "many_short_rows": _many_short_rows,
-    "few_long_rows": _few_long_rows,
-    "square": _square,
-    "odd": _odd,
-    "tall": _tall,
-    "wide": _wide,
-    "batched": _batched,
-}
+SEEDED_ATTEMPTS = 400
+"""The same with seeds, many of which do not fit the shape that an earlier one leaves."""
 
 
 # ---------------------------------------------------------------------------------------- composition
@@ -116,24 +72,41 @@ def synthesize(
     min_elements: int | None = None,
     surface: str = "varied",
     avoid: Collection[tuple[str, ...]] = (),
+    composer: Composer | None = None,
+    convolutions: float = 0.1,
+    transformers: float = TRANSFORMERS_SHARE,
+    bf16: float = 0.0,
 ) -> list[Task]:
     """`count` new tasks, the same for the same arguments; their operators are traced, not declared.
 
     `mix` gives the share of each number of composed operators (1 to 5), `max_elements` the most elements of one input and `min_elements`
     the least (default: half of it). `surface` is "varied" or "plain" (one assignment a step, no docstrings). `avoid` holds operator
-    signatures that no task may have, such as those of a test split. No two tasks have the same graph. An operator that yields nothing valid is logged by name and left out. It does not run anything on real data:
-    whether a task takes a sensible time is for `data.selection`.
+    signatures that no task may have, such as those of a test split. No two tasks have the same graph.
+
+    Families beside the catalogue's are those of the seeds: torch.norm, torch.convolution, ..., torch for all of them, transformers for
+    modules of that library, which are `transformers` of the tasks. At most `convolutions` of the tasks hold one, `bf16` of them are of
+    that precision. `composer` composes instead of the grammar.
+
+    An operator that yields nothing valid is logged by name and left out. It does not run anything on real data: whether a task takes a
+    sensible time is for `data.selection`.
 
     Raises ValueError for unknown families or regimes, a bad mix, or when fewer than `count` different tasks can be made.
     """
     mix = _checked_mix(mix)
-    _known("families", families, FAMILIES)
-    _known("regimes", regimes, REGIMES)
+    seeded = composer is not None or not set(families) <= set(FAMILIES)
+    _known("families", families, known_families() if seeded else FAMILIES)
+    _known("regimes", regimes, REGIME_NAMES if seeded else REGIMES)
+    for name, share in (("convolutions", convolutions), ("transformers", transformers), ("bf16", bf16)):
+        if not 0 <= share <= 1:
+            raise ValueError(f"{name}: got {share}, wanted a share from 0 to 1")
     if surface not in ("varied", "plain"):
         raise ValueError(f"surface: got {surface!r}, wanted varied or plain")
     least = max_elements // 2 if min_elements is None else min_elements
     if not 64 <= least <= max_elements:
         raise ValueError(f"min_elements: got {least}, wanted 64 to max_elements = {max_elements}")
+    if seeded:
+        shares = {"convolutions": convolutions, "transformers": transformers, "bf16": bf16}
+        return _composed(count, seed, mix, families, regimes, (least, max_elements), surface, avoid, composer, shares)
     operators = valid_operators([o for o in CATALOGUE.values() if o.family in families])
     if not operators:
         raise ValueError(f"families: got {families}, none of whose operators yields a valid task")
@@ -165,6 +138,59 @@ def _one(rng, operators, length, regime, elements, surface, seen, avoid) -> Task
     raise ValueError(
         f"count: got no new task of {length} operators in regime {regime} after {ATTEMPTS} attempts, wanted fewer tasks or more families"
     )
+
+
+def _composed(count, seed, mix, families, regimes, elements, surface, avoid, composer, shares) -> list[Task]:
+    """As `synthesize`, with seeds or with a composer that is handed in."""
+    rng = Random(f"composition {seed}")
+    modules = [f for f in families if f.partition(".")[0] == "transformers"]
+    composed = [f for f in families if f not in modules]
+    library = round(count * shares["transformers"]) if composed and modules else count if modules else 0
+    lengths = _lengths(rng, count - library, mix) + [0] * library
+    order = [regimes[i % len(regimes)] for i in range(count)]
+    rng.shuffle(order)
+    convolved = set(rng.sample(range(count), int(shares["convolutions"] * count)))
+    halves = set(rng.sample(range(count), round(shares["bf16"] * count)))
+    if composer is None and composed:
+        composer = Grammar(composed, surface=surface)
+    banned, seen, tasks = frozenset(map(tuple, avoid)), set(), []
+    for at, (length, regime) in enumerate(zip(lengths, order, strict=True)):
+        for _ in range(SEEDED_ATTEMPTS):
+            try:
+                if length:
+                    source = composer.compose(rng, length, regime, elements, convolution=at in convolved)
+                else:
+                    source = _library(rng, modules, regime, elements)
+                if source is None:
+                    continue
+                if at in halves:
+                    source = source.replace("\n\n\nclass Model", '\n\nPRECISION = "bf16"\n\n\nclass Model', 1)
+                graph = trace(source)
+            except ValueError as error:  # a composition that does not hold together is drawn again
+                log.debug("composition: %s", error)
+                continue
+            keys = (fingerprint(graph), normalise(source))
+            if graph.operators and seen.isdisjoint(keys) and graph.operators not in banned:
+                seen.update(keys)
+                precision = "bf16" if at in halves else "fp32"
+                tasks.append(Task(source=source, origin="synthetic", operators=graph.operators, regime=regime, precision=precision))
+                break
+        else:
+            raise ValueError(
+                f"count: got no new task of {length} operators in regime {regime} after {SEEDED_ATTEMPTS} attempts, "
+                "wanted fewer tasks or more families"
+            )
+    return tasks
+
+
+def _library(rng: Random, families: list[str], regime: str, elements: tuple[int, int]) -> str | None:
+    """A module of transformers in a regime, or None where the drawn shape is out of bounds."""
+    from data.modules import transformer_seeds
+
+    seeds = [s for s in transformer_seeds().values() if "transformers" in families or s.family in families]
+    one = rng.choice(seeds)
+    shape = one.shape(rng, regime, int(math.exp(rng.uniform(math.log(elements[0]), math.log(elements[1])))))
+    return one.source(shape, sdpa=one.sdpa and rng.random() < 0.5) if math.prod(shape) <= elements[1] else None
 
 
 def valid_operators(operators: list[Operator], *, surface: str = "varied") -> list[Operator]:

@@ -14,11 +14,27 @@ SIZES = {
     1: (("n",), ("size",), ("length",)),
     2: (("batch_size", "dim"), ("batch_size", "features"), ("rows", "cols"), ("N", "D"), ("M", "N"), ("batch", "hidden")),
     3: (("batch_size", "seq_len", "dim"), ("B", "T", "C"), ("batch", "length", "channels")),
+    4: (("batch_size", "channels", "height", "width"), ("N", "C", "H", "W"), ("batch", "in_channels", "h", "w")),
+    5: (("batch_size", "channels", "depth", "height", "width"), ("N", "C", "D", "H", "W")),
 }
 SECOND_INPUTS = ("y", "other", "residual", "b")
 MODULES = {"activation": ("act", "activation", "nonlinearity"), "norm": ("norm", "ln"), "softmax": ("softmax", "probs")}
 PARAMETERS = {"mul": ("scale", "gain", "gamma"), "weight": ("weight", "gamma"), "bias": ("bias", "beta")}
 OPENINGS = ("Applies", "Computes", "Model that computes", "A small block:", "Fused")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Operand:
+    """A tensor that a step needs beside its input: an input of the task or a parameter of the model."""
+
+    name: str
+    """What it is called in the source, as far as that is free."""
+    shape: Shape
+    draw: str
+    """The expression that draws it; {shape} stands for its sizes."""
+    parameter: bool = False
+    key: str = ""
+    """Its place in the call's template."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +46,9 @@ class Step:
     args: dict[str, Any]
     operand: str | None
     shape: Shape
+    operands: tuple[Operand, ...] = ()
+    draw: str | None = None
+    """How the task's input is drawn where this is the first step; None = normal numbers."""
 
 
 class _Source:
@@ -40,6 +59,8 @@ class _Source:
         self.sizes = SIZES[len(shape)][0] if plain else rng.choice(SIZES[len(shape)])
         self.taken = {"x", "self", *self.sizes}
         self.inputs = [("x", shape)]
+        self.draws: dict[str, str] = {}
+        """How an input is drawn, where it is not with normal numbers."""
         self.built: list[str] = []
         self.init: list[tuple[str, str]] = []
         """(parameter of __init__, literal that get_init_inputs gives)."""
@@ -90,6 +111,8 @@ def write_source(rng: Random, steps: tuple[Step, ...], shape: Shape, *, surface:
     """
     plain = surface == "plain"
     made = _Source(rng, shape, plain)
+    if steps[0].draw is not None:
+        made.draws["x"] = steps[0].draw
     lines, result = _forward(made, steps, plain)
     arguments = ", ".join(name for name, _ in made.inputs)
     typed = not plain and rng.random() < 0.3
@@ -119,7 +142,7 @@ def _arrange(rng: Random, made: _Source, body: list[str], plain: bool) -> list[s
     named = made.init or any(f"{size}," in text or f"({size}" in text for size in made.sizes) or plain or rng.random() < 0.7
     constants = [f"{name} = {value}" for name, value in zip(made.sizes, made.shape, strict=True)] if named else []
     inside = [", ".join(_size_names(made, shape) if named else map(str, shape)) for _, shape in made.inputs]
-    functions = ["", "", "def get_inputs():", *_draw(rng, inside, plain)]
+    functions = ["", "", "def get_inputs():", *_draw(rng, made, inside, plain)]
     functions += ["", "", "def get_init_inputs():", f"    return [{', '.join(value for _, value in made.init)}]"]
     if constants and not plain and rng.random() < 0.25:
         return ["", *constants, *body, *functions]
@@ -127,11 +150,14 @@ def _arrange(rng: Random, made: _Source, body: list[str], plain: bool) -> list[s
 
 
 def _size_names(made: _Source, shape: Shape) -> list[str]:
-    return [made.sizes[at] if length == made.shape[at] else str(length) for at, length in enumerate(shape)]
+    return [made.sizes[at] if made.shape[at : at + 1] == (length,) else str(length) for at, length in enumerate(shape)]
 
 
-def _draw(rng: Random, inside: list[str], plain: bool) -> list[str]:
+def _draw(rng: Random, made: _Source, inside: list[str], plain: bool) -> list[str]:
     draws = [f"torch.{'rand' if not plain and rng.random() < 0.15 and at else 'randn'}({sizes})" for at, sizes in enumerate(inside)]
+    for at, (name, _) in enumerate(made.inputs):
+        if name in made.draws:
+            draws[at] = made.draws[name].format(shape=inside[at])
     if plain or rng.random() < 0.7:
         return [f"    return [{', '.join(draws)}]"]
     names = ["x", *(f"x{at}" for at in range(2, len(inside) + 1))]
@@ -178,6 +204,13 @@ def _call(made: _Source, step: Step, value: str, compound: bool) -> str:
     elif step.operand == "row":
         choices = PARAMETERS["mul"] if operator.name == "mul" else ("bias", "shift", "offset")
         fields["y"] = made.parameter(choices, f"torch.randn({made.row(step.shape[-1])})")
+    for operand in step.operands:
+        if operand.parameter:
+            fields[operand.key] = made.parameter((operand.name,), operand.draw.format(shape=", ".join(map(str, operand.shape))))
+        else:
+            fields[operand.key] = name = made.fresh((operand.name,))
+            made.inputs.append((name, operand.shape))
+            made.draws[name] = operand.draw
     if spelling.init:
         name = made.fresh(MODULES.get(operator.family, ("layer", "op")))
         made.built.append(f"self.{name} = {spelling.init.format(**fields)}")

@@ -1,5 +1,8 @@
 """Keep the tasks worth training on: traced, unlike each other, measured by the judge, split by operator signature.
 
+Where tasks hold seeds of torch or transformers, they are kept away from KernelBench by its stored fingerprints too, and the test split
+is held out by (family, regime) pair beside the signature.
+
 Every dropped task stands in dropped.jsonl with its rule and figures. A task whose measurement we failed to make (SandboxError) is
 dropped as `infra_error`, which says nothing about the task.
 """
@@ -17,12 +20,15 @@ from stages.stage import Job, main
 
 def run(job: Job) -> None:
     from data import selection
+    from data.kernelbench import FINGERPRINTS
+    from data.operators import FAMILIES
     from data.store import read_tasks, write_tasks
     from sandbox.judge import Measurement
 
     section, out = job.params.select, job.out("artifacts/tasks/selected")
     raw = read_tasks(job.root / "artifacts/tasks/raw/tasks.parquet")
-    screened, dropped = selection.screen(raw)
+    seeded = not set(job.params.synthesize.families) <= set(FAMILIES)
+    screened, dropped = selection.screen(raw, exam=selection.read_fingerprints(FINGERPRINTS) if seeded else ())
     asyncio.run(measure(job, screened))
     rows = {row["task"]: row for row in read_lines(job.work / "measured.jsonl")}
     lost = [task for task in screened if rows[task.id]["lost"]]
@@ -31,8 +37,13 @@ def run(job: Job) -> None:
     dropped += [selection.Dropped(task=t.id, rule="infra_error", figures={"error": rows[t.id]["lost"]}, operators=t.operators) for t in lost]
     whole = [task for task in screened if not rows[task.id]["lost"]]
     measured = [Measurement.from_dict(rows[task.id]["measurement"]) for task in whole]
-    kept, more = selection.accept(whole, measured, min_ms=section.min_ms, max_ms=section.max_ms)
-    tasks = selection.signature_split(kept, test=section.test, validation=section.validation, seed=section.seed)
+    kept, more = selection.accept(whole, measured, min_ms=section.min_ms, max_ms=section.max_ms, need_compile=seeded)
+    sizes = {"test": section.test, "validation": section.validation, "seed": section.seed}
+    if seeded:
+        tasks, apart = selection.family_split(kept, **sizes)
+        more += apart
+    else:
+        tasks = selection.signature_split(kept, **sizes)
     write_tasks(out / "tasks.parquet", tasks)
     (out / "dropped.jsonl").write_text("".join(json.dumps(drop.to_dict()) + "\n" for drop in dropped + more), encoding="utf-8")
     sizes = {name: sum(task.split == name for task in tasks) for name in ("train", "validation", "test")}

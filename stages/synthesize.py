@@ -1,4 +1,7 @@
-"""Make new tasks: compositions of operators, written as a person would write them. Nothing is run on real data here."""
+"""Make new tasks: compositions of operators, written as a person would write them. Nothing is measured here.
+
+`synthesize.families` may name the hand-written ones, torch.* and transformers.* ones found by introspection, torch or transformers.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ import pathlib
 
 import pytest
 
-from data.kernelbench import load
+from data.kernelbench import load, main
+from data.selection import read_fingerprints
 from tests.data.examples import SOURCE
 
 
@@ -68,3 +69,12 @@ def test_the_real_problems_load_and_trace():
     tasks = load(os.environ["KERNELBENCH"], traced=True)
     assert len(tasks) == 250
     assert sum(bool(t.operators) for t in tasks) >= 240
+
+
+def test_the_command_writes_fingerprints_of_a_clone_and_says_what_is_wrong(clone, tmp_path, capsys):
+    path = tmp_path / "exam.gz"
+    assert main([str(clone), str(path)]) == 0
+    assert [f.origin for f in read_fingerprints(path)] == ["kernelbench/1/2", "kernelbench/1/10", "kernelbench/2/1", "kernelbench/3/1"]
+    assert "4 problems, 4 traced" in capsys.readouterr().out
+    assert main([str(tmp_path / "nowhere"), str(path)]) == 2
+    assert "wanted a clone of KernelBench: git clone" in capsys.readouterr().err

@@ -1,15 +1,31 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import types
 
 import pytest
 
+from data.families import family_of
+from data.kernelbench import FINGERPRINTS
 from data.operators import FAMILIES
 from data.records import Task
-from data.selection import Dropped, accept, by_rule, dedupe, fingerprints, screen, signature_split
+from data.selection import (
+    Dropped,
+    accept,
+    by_rule,
+    dedupe,
+    family_split,
+    fingerprints,
+    pair_of,
+    read_fingerprints,
+    screen,
+    signature_split,
+    write_fingerprints,
+)
 from data.similarity import normalise, similarity, tree_tokens
 from data.synthesis import REGIMES, synthesize
+from data.trace import trace
 from tests.data.examples import SOURCE
 
 RELU = Task(source=SOURCE, origin="synthetic", operators=("relu", "mul"))
@@ -77,7 +93,7 @@ def test_tasks_with_the_exams_signature_are_dropped_with_its_problem():
     exam = fingerprints([Task(source=SOURCE.replace("64", "1000"), origin="kernelbench/1/7")])
     kept, dropped = screen([RELU], exam=exam)
     assert kept == [] and dropped[0].rule == "exam_signature" and dropped[0].figures == {"problem": "kernelbench/1/7"}
-    assert not any("import torch" in token for f in exam for token in f.tokens)
+    assert all(isinstance(token, int) for f in exam for token in f.tokens)
 
 
 def test_tasks_written_like_the_exam_are_dropped_with_the_figure():
@@ -187,3 +203,102 @@ def test_a_split_that_cannot_be_made_is_refused_or_said(caplog):
     others = [dataclasses.replace(t, operators=("tanh", "mul")) for t in same[:2]] + same
     assert sum(t.split == "test" for t in signature_split(others, test=3, validation=0, seed=0)) == 2
     assert "test: 2 of 3 tasks held out" in caplog.text
+
+
+# ----------------------------------------------------------------------- further rules and the exam
+
+
+def variant(old: str, new: str) -> Task:
+    source = SOURCE.replace(old, new)
+    return Task(source=source, origin="synthetic", operators=trace(source).operators)
+
+
+def test_an_input_or_a_parameter_that_nothing_depends_on_drops_the_task_with_its_name():
+    idle = variant("torch.relu(x) * 0.5", "torch.relu(x * 0) * 0.5")
+    assert screen([idle])[1] == []
+    source = SOURCE.replace("(self, x)", "(self, x, y)").replace("[torch.randn(64, 32)]", "[torch.randn(64, 32), torch.randn(64, 32)]")
+    kept, dropped = screen([dataclasses.replace(RELU, source=source)])
+    assert kept == [] and (dropped[0].rule, dropped[0].figures) == ("unused", {"names": ["y"]})
+    layer = SOURCE.replace(
+        "    def forward",
+        "    def __init__(self):\n        super().__init__()\n        self.w = nn.Parameter(torch.ones(3))\n\n    def forward",
+    )
+    dropped = screen([Task(source=layer, origin="synthetic", operators=("relu", "mul"))])[1]
+    assert (dropped[0].rule, dropped[0].figures) == ("unused", {"names": ["w"]})
+
+
+def test_an_operator_that_draws_numbers_drops_the_task():
+    kept, dropped = screen([variant("torch.relu(x)", "torch.relu(x + torch.rand_like(x))")])
+    assert kept == [] and dropped[0].rule == "random" and dropped[0].figures["operators"] == ["rand_like"]
+
+
+def test_a_task_at_what_is_attainable_is_dropped_and_one_with_room_or_unknown_is_kept():
+    options = {"min_ms": 0.5, "max_ms": 3.0, "min_headroom": 1.1}
+    _, dropped = accept([RELU], [measurement()], attainable_ms={RELU.id: 0.79}, **options)
+    assert (dropped[0].rule, dropped[0].figures["attainable_ms"]) == ("headroom", 0.79)
+    for known in ({RELU.id: 0.5}, {}, None):
+        assert accept([RELU], [measurement()], attainable_ms=known, **options)[1] == []
+
+
+def test_fingerprints_come_back_from_their_file_the_same_bytes_each_time_and_hold_no_text(tmp_path):
+    exam = fingerprints([Task(source=SOURCE, origin="kernelbench/1/7")])
+    write_fingerprints(tmp_path / "a.gz", exam)
+    write_fingerprints(tmp_path / "b.gz", exam)
+    assert read_fingerprints(tmp_path / "a.gz") == exam
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    text = gzip.decompress((tmp_path / "a.gz").read_bytes()).decode()
+    assert "Module" not in text and "def " not in text and "import" not in text
+
+
+def test_an_unreadable_fingerprint_file_names_the_file_and_the_line(tmp_path):
+    path = tmp_path / "exam.gz"
+    path.write_bytes(b"plain")
+    with pytest.raises(ValueError, match=r"exam.gz:1: got .*, wanted gzipped"):
+        read_fingerprints(path)
+    path.write_bytes(gzip.compress(b'{"origin": "a", "tokens": [1], "operators": []}\n{"origin": 1, "colour": 2}\n'))
+    with pytest.raises(ValueError, match=r"exam.gz:2: got .*colour"):
+        read_fingerprints(path)
+
+
+def test_the_stored_exam_is_all_of_kernelbench_and_refuses_a_plain_relu():
+    exam = read_fingerprints(FINGERPRINTS)
+    assert len(exam) == 250 and sum(bool(f.operators) for f in exam) >= 240
+    assert {f.origin for f in exam} >= {"kernelbench/1/19", "kernelbench/2/80", "kernelbench/3/50"}
+    _, dropped = screen([variant("torch.relu(x) * 0.5", "torch.relu(x)")], exam=exam)
+    assert (dropped[0].rule, dropped[0].figures) == ("exam_signature", {"problem": "kernelbench/1/19"})
+
+
+@pytest.mark.parametrize(
+    ("operators", "family"),
+    [
+        (("relu", "convolution", "sum"), "convolution"),
+        (("addmm", "softmax"), "matmul"),
+        (("mul", "softmax"), "softmax"),
+        (("pow", "mean", "add", "rsqrt", "mul"), "norm"),
+        (("rsqrt",), "elementwise"),
+        (("sum", "gelu"), "reduction"),
+        (("cumsum",), "scan"),
+        (("mse_loss",), "loss"),
+        (("relu", "mul"), "elementwise"),
+    ],
+)
+def test_the_family_is_that_of_the_costliest_operator(operators, family):
+    assert family_of(operators) == family
+
+
+def test_the_test_split_shares_no_signature_and_no_pair_with_train_and_one_family_is_held_out_whole(tasks):
+    many = synthesize(count=300, seed=2, mix={1: 0.1, 2: 0.5, 3: 0.4}, families=list(FAMILIES), regimes=list(REGIMES), max_elements=1 << 16)
+    split, dropped = family_split(many, test=90, validation=20, seed=0, held_family="softmax")
+    by = {name: [t for t in split if t.split == name] for name in ("train", "validation", "test")}
+    assert len(by["validation"]) <= 20 and 60 <= len(by["test"]) <= 90 and len(by["train"]) > 100
+    assert not {t.operators for t in by["test"]} & {t.operators for t in by["train"] + by["validation"]}
+    assert not {pair_of(t) for t in by["test"]} & {pair_of(t) for t in by["train"] + by["validation"]}
+    assert {t.split for t in split if family_of(t.operators) == "softmax"} == {"test"}
+    assert len({family_of(t.operators) for t in by["test"]}) > 1
+    little, _ = family_split(many, test=40, validation=0, seed=0, held_family="softmax")  # of which there are more
+    assert len({family_of(t.operators) for t in little if t.split == "test"}) > 1
+    assert {d.rule for d in dropped} == {"split"} and len(split) + len(dropped) == 300
+    again, _ = family_split(many[::-1], test=90, validation=20, seed=0, held_family="softmax")
+    assert {t.id: t.split for t in again} == {t.id: t.split for t in split}
+    with pytest.raises(ValueError, match="wanted some left to train on"):
+        family_split(many, test=300, validation=0, seed=0)
