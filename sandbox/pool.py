@@ -76,6 +76,7 @@ class Slot:
         self.orders: socket.socket | None = None
         self.judge: socket.socket | None = None
         self.recent: list[str] = []
+        self.closed = False
 
     def distance(self, task: str) -> int:
         """0 for the task of the last request, 1 for the one before, ...; UNREADY for tasks that the judge process has dropped."""
@@ -83,6 +84,8 @@ class Slot:
 
     def start(self) -> None:
         """Zygote up and judge process forked. Raises SandboxError."""
+        if self.closed:
+            raise SandboxError(f"slot {self.lease.name}: its pool has been left")
         self.stop_judge()
         if self.zygote is None or self.zygote.poll() is not None:
             self.stop()
@@ -90,13 +93,20 @@ class Slot:
             imports = getattr(__import__(backends.FILES[self.backend], fromlist=["x"]), "zygote_imports", ())
             self.zygote, self.orders = slot.start_zygote(self.lease.name, self.lease.index, cpus, tuple(imports))
             self.orders.settimeout(120)
+            if self.closed:  # `close` came before there was a zygote to end
+                self.close()
             try:
                 slot.receive_message(self.orders)
             except (EOFError, OSError) as error:
                 raise SandboxError(f"slot {self.lease.name} does not come up: {error}") from error
         ours, theirs = socket.socketpair()
-        slot.send_message(self.orders, {"fork": "judge"}, (theirs.fileno(),))
-        theirs.close()
+        try:
+            slot.send_message(self.orders, {"fork": "judge"}, (theirs.fileno(),))
+        except OSError as error:
+            ours.close()
+            raise SandboxError(f"slot {self.lease.name}: the zygote is gone ({error})") from error
+        finally:
+            theirs.close()
         self.judge = ours
 
     def ask(self, request: dict, limits: Limits) -> dict:
@@ -117,7 +127,7 @@ class Slot:
                 phase = message["phase"]
         except (EOFError, OSError) as error:
             self.stop_judge()
-            if phase == "prepare":
+            if phase == "prepare" and not self.closed:
                 return {"invalid": f"the reference took its process down ({type(error).__name__})"}
             raise SandboxError(f"slot {self.lease.name}: the judge process is gone ({error})") from error
         if "user" in message:
@@ -131,6 +141,16 @@ class Slot:
         if self.judge is not None:
             self.judge.close()
             self.judge = None
+
+    def close(self) -> None:
+        """From another thread than the one that asks: no further question, and the one in flight ends with SandboxError.
+
+        Ends the processes only; who asks may still hold the sockets, and `stop` clears up when it is done.
+        """
+        self.closed = True
+        if (zygote := self.zygote) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(zygote.pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """End every process of the slot; the kernel takes children with their parents."""
@@ -189,6 +209,10 @@ class Pool:
             slots,
         )
         self.slots: list[Slot] = []
+        self.idle: list[Slot] = []
+        self.waiting: list[tuple[str, asyncio.Future]] = []
+        self.jobs: set[asyncio.Future] = set()
+        self.left = False
         self.counts = {"judged": 0, "cached": 0, "shared": 0, "sandbox_errors": 0}
         self.watch = None
         """Set by sandbox.canary.Watch: told of every judgement, so that canaries ride along."""
@@ -204,14 +228,27 @@ class Pool:
             if lease is None:
                 break
             self.slots.append(Slot(self.backend, lease, pinned=self.limits.threads == 1))
-        self.idle, self.waiting = list(self.slots), []
+        self.idle = list(self.slots)
         self.opened, self.busy_s = time.monotonic(), 0.0
         self.cache: dict[tuple, Verdict] = {}
         self.flying: dict[tuple, asyncio.Future] = {}
-        await asyncio.gather(*(asyncio.to_thread(s.start) for s in self.slots))
+        try:
+            await asyncio.gather(*(asyncio.to_thread(s.start) for s in self.slots))
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *error) -> None:
+        """End every slot. Questions in flight and those that wait end with SandboxError."""
+        self.left = True
+        for _, place in self.waiting:
+            if not place.done():
+                place.set_exception(SandboxError("the pool was left before this question's turn"))
+        for s in self.slots:
+            s.close()
+        # A thread with a question sees its judge process go; only then may its slot be cleared up under it
+        await asyncio.gather(*self.jobs, return_exceptions=True)
         await asyncio.gather(*(asyncio.to_thread(s.stop) for s in self.slots))
         for s in self.slots:
             s.lease.release()
@@ -221,8 +258,11 @@ class Pool:
         """Run blocking `work(slot)` on a slot. Who waits for a task that the slot has ready goes first: making it ready anew costs seconds."""
         chosen = await self._take(task.id)
         begin = time.monotonic()
+        job = asyncio.ensure_future(asyncio.to_thread(work, chosen))
+        self.jobs.add(job)
+        job.add_done_callback(self.jobs.discard)
         try:
-            return await _unabandoned(asyncio.to_thread(work, chosen))
+            return await _unabandoned(job)
         except SandboxError:
             self.counts["sandbox_errors"] += 1
             raise
@@ -235,6 +275,8 @@ class Pool:
         return self.counts | {"slots": len(self.slots), "seconds": time.monotonic() - self.opened, "busy_s": self.busy_s}
 
     async def _take(self, task: str) -> Slot:
+        if self.left:
+            raise SandboxError("the pool has been left")
         if self.idle:
             chosen = min(self.idle, key=lambda s: s.distance(task))
             self.idle.remove(chosen)
@@ -321,9 +363,8 @@ class Pool:
         return await self._on_slot(task, lambda s: s.call("measure", task, self.limits, **fields))
 
 
-async def _unabandoned(work):
+async def _unabandoned(job: asyncio.Future):
     """A cancelled asker leaves the slot busy until its thread is done: the slot must not be handed on before."""
-    job = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(job)
     except asyncio.CancelledError:

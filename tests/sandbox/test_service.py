@@ -17,6 +17,7 @@ from conftest import LIMITS, known_task
 
 from data.records import SandboxError
 from sandbox.pool import Pool, let_go
+from sandbox.rewards.source import Service as Source
 from sandbox.service import Service, read_items
 
 for module in ("starlette", "uvicorn", "prometheus_client"):
@@ -151,6 +152,16 @@ def test_a_full_queue_says_when_to_come_back_and_a_lost_client_loses_nothing(ser
     lines = service.lines("batch-of-a-test")
     assert sorted((line["item"], line["verdict"]["status"]) for line in lines) == [(0, "timeout"), (1, "incorrect"), (2, "incorrect"), (3, "incorrect")]
     assert service.lines("batch-of-a-test", "?from=2&follow=0") == lines[2:]
+
+
+def test_the_client_of_the_rewards_gets_the_verdicts_of_a_group(tmp_path, service):
+    (tmp_path / "token").write_text(TOKEN)
+    source = Source(f"http://127.0.0.1:{service.port}", token_file=tmp_path / "token", policy="mixed")
+    entries = {e.name: e for e in gallery.read("honest") + gallery.read("cheats")}
+    found = source.judge([(known_task(entries[name].task), entries[name].candidate()) for name in ("relu", "zeros")])
+    assert [(v.status.value, v.policy) for v in found] == [("correct", "mixed"), ("incorrect", "mixed")]
+    with pytest.raises(ValueError, match="got 401"):
+        Source(f"http://127.0.0.1:{service.port}").judge([(known_task("relu"), entries["zeros"].candidate())])
 
 
 def test_cancelled_items_get_an_error_and_the_others_their_verdict(service):
