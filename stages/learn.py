@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -62,18 +63,60 @@ def reinforce(
     name: str = "fit",
     **changes: Any,
 ) -> dict[str, float]:
-    """PPO (or TRLOO, as the section says) from `policy` on the episodes that it played. Returns the last step's metrics."""
+    """One update of `policy` by the section's algorithm on the episodes that it played. Returns the last step's metrics.
+
+    ppo: clipped surrogate with a critic. trloo: the same loss on leave-one-out advantages. rft: likelihood of the episodes that pass
+    `rejected`. The last two build no critic: the one given is carried along unchanged, so that a later round finds it.
+    Raises ValueError when there is nothing to learn from.
+    """
     import shutil
 
-    method = getattr(section, "algorithm", "ppo")
+    method, chosen, counts = section.algorithm, list(trajectories), {}
+    if method == "rft":
+        chosen, _ = accepted(trajectories, section.min_reward)
+        counts = {"kept": float(len(chosen)), "played": float(len(trajectories))}
     places = {"policy": policy, "out": policy_out, "kind": kind, "round": job.round}
     if method == "ppo":
         places |= {"critic": critic, "critic_out": critic_out}
-    last = fit(job, trajectories, settings(section, method, **changes), name=name, **places).metrics
+    last = fit(job, chosen, settings(section, method, **changes), name=name, **places).metrics
     if method != "ppo" and critic is not None:
-        # Without a critic in play the next round still finds one: this one, unchanged.
         shutil.copytree(critic, critic_out, dirs_exist_ok=True)
-    return last
+    return last | counts
+
+
+def rejected(trajectory: Trajectory, min_reward: float) -> str | None:
+    """The name of the first rule that drops the trajectory from imitation, or None when it is to be learned.
+
+    The outcome filter wants a reward; the pattern filter drops episodes with a broken or pointless course, so that the model does not
+    learn to repeat itself, to talk past the tools, or to be cut off (CUDA Agent, arXiv 2602.24286).
+    """
+    from policy.prompt import MALFORMED
+
+    if trajectory.reward is None:
+        return "lost"
+    if trajectory.reward < min_reward:
+        return "outcome"
+    # Who has one turn only cannot submit what it has not seen verified
+    if trajectory.stop != "done" and not (trajectory.stop == "max_turns" and len(trajectory.turns) == 1):
+        return "not_submitted"
+    if any(turn.finish_reason == "length" for turn in trajectory.turns):
+        return "cut_off"
+    if any(not turn.tool_calls or any(call.tool == MALFORMED for call in turn.tool_calls) for turn in trajectory.turns):
+        return "malformed"
+    actions = [turn.text for turn in trajectory.turns]
+    if len(set(actions)) < len(actions):
+        return "repeats_itself"
+    return None
+
+
+def accepted(trajectories: Sequence[Trajectory], min_reward: float) -> tuple[list[Trajectory], dict[str, int]]:
+    """(those to be learned, how many each rule dropped). Raises ValueError when none is left."""
+    why = {t.id: rejected(t, min_reward) for t in trajectories}
+    kept = [t for t in trajectories if why[t.id] is None]
+    dropped = dict(collections.Counter(rule for rule in why.values() if rule).most_common())
+    if not kept:
+        raise ValueError(f"min_reward: got {min_reward}, which none of {len(trajectories)} trajectories passes ({dropped}), wanted a lower one")
+    return kept, dropped
 
 
 def published(job: Job, path: str) -> Checkpoint:

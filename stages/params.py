@@ -112,8 +112,12 @@ class Training:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reinforcement(Training):
-    """What PPO and TRLOO are told beside it; their epochs are whole."""
+    """What an update from played episodes is told beside it; its epochs are whole."""
 
+    algorithm: Literal["ppo", "trloo", "rft"]
+    """PPO with a critic, the leave-one-out baseline of a task's samples without one, or rejection fine-tuning."""
+    min_reward: float
+    """Of rft alone: an episode below it is not learned."""
     epochs: int
     critic_lr: float
     clip_low: float
@@ -172,7 +176,6 @@ class Rollout:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Update(Reinforcement):
-    algorithm: Literal["ppo", "trloo"]
     gamma: float
     lam: float
     unit: Literal["token", "turn"]

@@ -1,4 +1,4 @@
-"""Single-turn PPO: one answer a task, judged at once, several rounds of play and update in one stage (CUDA Agent, arXiv 2602.24286).
+"""Single-turn reinforcement: one answer a task, judged at once, several rounds of play and update in one stage (CUDA Agent, arXiv 2602.24286).
 
 Lambda is 1: an answer is one action, and its reward needs no bootstrapping. The critic starts from the policy with V = 0 and is
 not kept; `critic` pretrains the one for the multi-turn rounds.
@@ -56,7 +56,7 @@ async def iterate(job: Job) -> list[float]:
                 job, played, policy=policy, critic=critic, policy_out=to, critic_out=critic_to, kind="single_turn",
                 section=section, name=f"fit-{iteration}", seed=section.seed + iteration, lam=1.0, lam_critic=1.0,
             )
-            policy, critic = to, critic_to
+            policy, critic = to, critic_to if section.algorithm == "ppo" else None
     store.publish(job.out(TRAJECTORIES))
     return rewards
 

@@ -1,4 +1,4 @@
-"""The second half of a round: PPO on the episodes of this round's rollout. Policy and critic go on from the previous checkpoint."""
+"""The second half of a round: PPO, TRLOO or rejection fine-tuning on its rollout. Policy and critic go on from the previous checkpoint."""
 
 from __future__ import annotations
 
