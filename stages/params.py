@@ -146,6 +146,8 @@ class SingleTurn(Reinforcement):
     tasks: int
     """Train tasks drawn an iteration."""
     samples: int
+    draw: Literal["uniform", "variance"]
+    floor: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,6 +174,10 @@ class Rollout:
     tasks: int
     """Train tasks played a round; 0 = all."""
     samples: int
+    draw: Literal["uniform", "variance"]
+    """All tasks alike, or by the variance of a task's rewards when last played."""
+    floor: float
+    """Least variance that a task is drawn with, also that of a task not yet played."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -310,6 +316,9 @@ def _check(params: Params, path: str) -> None:
     for section, field in (("episode", "turns"), ("episode", "new_tokens"), ("synthesize", "count"), ("evaluate", "samples"), ("rollout", "samples")):
         if getattr(getattr(params, section), field) < 1:
             _fail(f"{path}: {section}.{field}", 0, "one or more")
+    for section in ("single_turn", "rollout"):
+        if getattr(params, section).floor <= 0:
+            _fail(f"{path}: {section}.floor", getattr(params, section).floor, "more than zero: else what was never mixed is never played again")
     if abs(sum(params.synthesize.mix.values()) - 1) > 1e-6:
         _fail(f"{path}: synthesize.mix", params.synthesize.mix, "shares that add up to 1")
     if params.model.path is None and params.model.hidden % params.model.heads:

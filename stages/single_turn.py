@@ -29,24 +29,30 @@ def run(job: Job) -> None:
 async def iterate(job: Job) -> list[float]:
     """Play and update, `iterations` times. Returns the mean reward of each."""
     from data.store import TrajectoryStore, read_tasks
+    from policy import curriculum
 
     section = job.params.single_turn
     train = read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", "train")
     player = play.sampler(job, "artifacts/checkpoints/sft")
     policy, critic = job.root / "artifacts/checkpoints/sft", None
-    store, rewards = TrajectoryStore(job.work / "live", 0), []
+    store, rewards, history = TrajectoryStore(job.work / "live", 0), [], {}
     async with judging.pool(job) as judges:
         for iteration in range(section.iterations):
             if iteration:
                 player.reload(policy)
-            tasks = play.draw(train, section.tasks, play.seed_of(section.seed, iteration))
+            seed = play.seed_of(section.seed, iteration)
+            if section.draw == "variance":
+                tasks = curriculum.draw(train, section.tasks, seed, history=history, floor=section.floor)
+            else:
+                tasks = play.draw(train, section.tasks, seed)
             await play.episodes(
                 job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id,
-                tokenizer=player.tokenizer, samples=section.samples, first=iteration * section.samples, seed=play.seed_of(section.seed, iteration), turns=1,
+                tokenizer=player.tokenizer, samples=section.samples, first=iteration * section.samples, seed=seed, turns=1,
             )
             samples = range(iteration * section.samples, (iteration + 1) * section.samples)  # no iteration trains on the episodes of another
             wanted = {content_id(task.id, player.checkpoint.id, "single_turn", 0, sample) for task in tasks for sample in samples}
             played = [t for t in play.so_far(job, store) if t.id in wanted]
+            history = curriculum.remember(history, played)
             counted = [t.reward for t in played if t.reward is not None]
             rewards.append(sum(counted) / max(1, len(counted)))
             final = iteration + 1 == section.iterations

@@ -8,6 +8,7 @@ from stages.stage import Job, main
 
 def run(job: Job) -> None:
     from data.store import read_trajectories
+    from policy import curriculum
 
     section, prev = job.params.update, job.params.round.prev
     played = read_trajectories(job.root / f"artifacts/trajectories/rollout-{job.key}")
@@ -18,6 +19,8 @@ def run(job: Job) -> None:
     )
     for out in (f"artifacts/checkpoints/{job.key}", f"artifacts/critics/{job.key}"):
         learn.published(job, out)
+    history = curriculum.remember(curriculum.load(job.root / f"artifacts/checkpoints/{prev}"), played)
+    curriculum.save(history, job.out(f"artifacts/checkpoints/{job.key}"))
     job.summary = {"headline": f"{len(played)} episodes, {learn.words(last)}", "figures": last}
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from data.records import Task, ToolCall
 from data.store import TrajectoryStore, write_tasks
-from policy import model
-from stages import judging, learn, params, play, single_turn, update
+from policy import curriculum, model
+from stages import judging, learn, params, play, rollout, single_turn, update
 from stages.stage import Job
 from tests.policy.conftest import TEXTS, make
 from tests.policy.toys import trajectory
@@ -54,7 +54,7 @@ def episode(sample, reward, *, task="t", **changes):
     return dataclasses.replace(made, turns=tuple(turns), **changes)
 
 
-def rollout(root, key, number, episodes):
+def rollout_of(root, key, number, episodes):
     store = TrajectoryStore(root / "live" / key, number)
     for one in episodes:
         store.add(dataclasses.replace(one, round=number))
@@ -73,7 +73,7 @@ REWARDS = [3.0, -1.0, 2.0, -1.0, 1.0, -1.0, 3.0, 2.0]
 
 @pytest.mark.parametrize("algorithm", ["ppo", "trloo", "rft"])
 def test_every_arm_leaves_the_same_outs_and_only_ppo_has_a_critic(place, monkeypatch, algorithm):
-    rollout(place, "r01", 1, [episode(i, reward, task=f"t{i % 2}") for i, reward in enumerate(REWARDS)])
+    rollout_of(place, "r01", 1, [episode(i, reward, task=f"t{i % 2}") for i, reward in enumerate(REWARDS)])
     if algorithm != "ppo":
         monkeypatch.setattr(model.Critic, "load", lambda *a, **k: pytest.fail("a critic was built"))
         monkeypatch.setattr(model.Critic, "from_policy", lambda *a, **k: pytest.fail("a critic was built"))
@@ -90,7 +90,7 @@ def test_every_arm_leaves_the_same_outs_and_only_ppo_has_a_critic(place, monkeyp
 
 
 def test_rejection_with_nothing_left_says_what_dropped_it(place):
-    rollout(place, "r01", 1, [episode(i, -1.0) for i in range(3)])
+    rollout_of(place, "r01", 1, [episode(i, -1.0) for i in range(3)])
     with pytest.raises(ValueError, match=r"min_reward: got 2.0, which none of 3 trajectories passes \({'outcome': 3}\), wanted"):
         updated(place, algorithm="rft")
 
@@ -116,8 +116,32 @@ def test_single_turns_iterate_without_a_critic(place, monkeypatch, algorithm):
     monkeypatch.setattr(judging, "pool", pool)
     monkeypatch.setattr(play, "sampler", lambda *a: player)
     monkeypatch.setattr(play, "episodes", episodes)
-    section = dataclasses.replace(CHECKED.single_turn, algorithm=algorithm, tasks=2, iterations=3, batch=4)
+    section = dataclasses.replace(CHECKED.single_turn, algorithm=algorithm, tasks=2, iterations=3, batch=4, draw="variance")
     this = job(place, "single_turn", single_turn=section)
     rewards = asyncio.run(single_turn.iterate(this))
     assert len(rewards) == 3 and learn.published(this, single_turn.OUT).kind == "single_turn"
     assert {row["fit"] for row in this.journal()} == {"fit-0", "fit-1", "fit-2"} and not list(this.work.glob("critic-*"))
+
+
+def test_a_rounds_rewards_decide_what_the_next_round_plays(place, monkeypatch):
+    tasks = [Task(source=f"task {i}", origin="user", split="train") for i in range(12)]
+    write_tasks(place / "artifacts/tasks/selected/tasks.parquet", tasks)
+    mixed = tasks[5]
+    ends = [episode(i, 3.0 if i % 2 and task is mixed else -1.0, task=task.id) for task in tasks for i in range(4)]
+    rollout_of(place, "r01", 1, ends)
+    this = updated(place)
+    shutil.copytree(this.out("artifacts/checkpoints/r01"), place / "artifacts/checkpoints/r01")
+    assert curriculum.load(place / "artifacts/checkpoints/r01")[mixed.id] == [-1.0, 3.0, -1.0, 3.0]
+    model.read_record(place / "artifacts/checkpoints/r01")  # the file beside the weights is no part of their hash
+    played = []
+    record = types.SimpleNamespace(id="c")
+    monkeypatch.setattr(play, "sampler", lambda *a: types.SimpleNamespace(checkpoint=record, tokenizer=None, generate=None))
+    monkeypatch.setattr(play, "play_all", lambda this, drawn, *a, **k: played.append(drawn))
+    for way, floor in (("variance", 1e-9), ("uniform", 1e-9)):
+        section = dataclasses.replace(CHECKED.rollout, draw=way, floor=floor, tasks=1)
+        for seed in range(4):
+            this = job(place, f"rollout-{way}-{seed}", "r02", rollout=dataclasses.replace(section, seed=seed))
+            this.params.round = params.Round(prev="r01")
+            rollout.run(this)
+    assert [drawn for (drawn,) in played[:4]] == [mixed] * 4
+    assert played[4:] == [play.draw(tasks, 1, seed + 2) for seed in range(4)]
