@@ -19,7 +19,7 @@ import torch
 
 from data.records import Trajectory
 
-MICRO = ("old_logp", "rollout_logp", "ref_logp", "v_old", "adv", "ret")
+MICRO = ("old_logp", "rollout_logp", "ref_logp", "v_old", "adv", "ret", "positive")
 """The float32 fields of action tokens that the losses read."""
 
 
@@ -45,6 +45,7 @@ class Row:
     v_old: np.ndarray = None
     adv: np.ndarray = None
     ret: np.ndarray = None
+    positive: np.ndarray = None
 
     def __len__(self) -> int:
         return len(self.ids)

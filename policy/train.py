@@ -67,11 +67,21 @@ class Settings(Record):
     kl: str | None = None
     """k1, k2 or k3 against the reference: the loss term; None = off."""
     kl_coef: float = 0.0
+    positive_coef: float = 0.0
+    """Of the language-model loss on the action tokens of positive episodes, their mean (VAPO, section 4.3)."""
+    min_reward: float = 0.0
+    """The least reward of a positive episode."""
     tis_cap: float | None = None
+    """Truncated importance weights for what the sampler computed differently; needed for episodes of earlier policies."""
     mrs_band: tuple[float, float] | None = None
+    """Episodes are rejected whose geometric mean of old over sampled probability leaves this band."""
     mrs_veto: float = 1e-4
     kl_stop: float | None = None
     """An epoch ends when approx_kl_k3 of a step exceeds this."""
+    diverged_kl: float | None = None
+    """The fit ends before a step whose approx_kl_k3 exceeds this."""
+    diverged_entropy: float | None = None
+    """The fit ends before a step whose entropy exceeds this many times that of the first."""
     plateau: float | None = None
     """Value pretraining ends when an epoch raises explained_var_mc by less than this."""
     save_after: float = 1.0
@@ -84,6 +94,15 @@ class Settings(Record):
             ("epochs", self.epochs > 0, "a positive number"),
             ("batch", self.batch >= 1, "at least 1"),
             ("lr", self.lr >= 0, "no negative number"),
+            ("clip_low", 0 < self.clip_low < 1, "more than 0 and less than 1"),
+            ("clip_high", self.clip_high > 0, "a positive number"),
+            ("dual_clip", self.dual_clip is None or self.dual_clip > 1, "None or more than 1"),
+            ("value_clip", self.value_clip is None or self.value_clip > 0, "None or a positive number"),
+            ("kl_coef", self.kl_coef == 0 or (self.kl is not None and self.kl_coef > 0), "0, or a positive number together with kl"),
+            ("positive_coef", self.positive_coef >= 0, "no negative number"),
+            ("tis_cap", self.tis_cap is None or self.tis_cap >= 1, "None or at least 1"),
+            ("mrs_band", self.mrs_band is None or self.mrs_band[0] <= 1 <= self.mrs_band[1], "None or bounds around 1"),
+            ("diverged_entropy", self.diverged_entropy is None or self.diverged_entropy > 1, "None or more than 1"),
             ("critic_lr", self.method != "ppo" or self.critic_lr is not None, "a number for ppo"),
             ("gamma", 0 <= self.gamma <= 1, "0 to 1"),
             ("lam", 0 <= self.lam <= 1, "0 to 1"),
@@ -107,6 +126,8 @@ class Fitted:
     """`stop` said so: the work folder has everything, nothing was written to out."""
     metrics: dict[str, float]
     """Those of the last step."""
+    ended: str | None = None
+    """Why the fit ended before its last step: it diverged. The weights are those before the step that showed it."""
 
 
 def fit(
@@ -149,7 +170,12 @@ def fit(
             f"trajectories: got {len(trajectories)}, none to train on, wanted some with action tokens{' and a reward' if rewarded else ''}"
         )
     plan = _Plan(rows, settings)
-    progress = _Progress(work, content_id(settings.to_dict(), [[r.id, str(r.reward), zlib.crc32(r.ids.tobytes()), r.actions] for r in rows], parents), engines, world)
+    progress = _Progress(
+        work,
+        content_id(settings.to_dict(), [[r.id, str(r.reward), zlib.crc32(r.ids.tobytes()), r.actions] for r in rows], parents),
+        engines,
+        world,
+    )
     step = progress.resume()
     metrics = measure.data(rows, len(trajectories) - len(rows)) if step == 0 else {}
     prepared, finished, epoch_ev = None, progress.notes.get("finished", False), progress.notes.get("ev")
@@ -162,11 +188,11 @@ def fit(
                 progress.keep(rows, prepared)
         started = time.perf_counter()
         chosen = plan.chosen(epoch, place)
-        metrics |= _step(chosen, engines, settings, plan.rates(step, settings), world)
-        step += 1
+        seen, diverged = _step(chosen, engines, settings, plan.rates(step, settings), world, progress.notes.get("entropy"))
+        progress.notes.setdefault("entropy", seen.get("entropy"))
         seconds = time.perf_counter() - started
-        metrics |= {
-            "step": float(step),
+        metrics |= seen | {
+            "step": float(step + 1),
             "steps": float(plan.steps),
             "epoch": epoch + (place + 1) / plan.per_epoch,
             "step_seconds": seconds,
@@ -177,10 +203,14 @@ def fit(
         last, metrics = metrics, {}
         if world.rank == 0:
             log(last)
-        if settings.kl_stop is not None and last.get("approx_kl_k3", 0.0) > settings.kl_stop:
-            step = (epoch + 1) * plan.per_epoch  # the rest of this epoch is left out
+        if diverged:
+            finished, progress.notes["ended"] = True, f"{diverged} at step {step + 1} of {plan.steps}"
+        else:
+            step += 1
+            if settings.kl_stop is not None and last.get("approx_kl_k3", 0.0) > settings.kl_stop:
+                step = (epoch + 1) * plan.per_epoch  # the rest of this epoch is left out
         if settings.method == "value" and settings.plateau is not None and place + 1 == plan.per_epoch:
-            finished = epoch_ev is not None and last["explained_var_mc"] - epoch_ev < settings.plateau
+            finished |= epoch_ev is not None and last["explained_var_mc"] - epoch_ev < settings.plateau
             epoch_ev = last["explained_var_mc"]
         progress.notes |= {"metrics": last, "ev": epoch_ev, "finished": finished}
         leaving = any(world.gather(bool(stop())))
@@ -194,7 +224,12 @@ def fit(
     )
     _close(engines)
     return Fitted(
-        policy=records.get("actor"), critic=records.get("critic"), steps=step, stopped=False, metrics=progress.notes.get("metrics", {})
+        policy=records.get("actor"),
+        critic=records.get("critic"),
+        steps=step,
+        stopped=False,
+        metrics=progress.notes.get("metrics", {}),
+        ended=progress.notes.get("ended"),
     )
 
 
@@ -407,11 +442,16 @@ def _score(groups, field: str, module, call, settings: Settings, world) -> None:
             setattr(r, field, everything[r.id])
 
 
-def _step(chosen, engines, settings: Settings, rates, world) -> dict[str, float]:
-    """One update of every engine on `chosen`; the metrics are over all ranks."""
+def _step(chosen, engines, settings: Settings, rates, world, entropy: float | None) -> tuple[dict[str, float], str | None]:
+    """One update of every engine on `chosen`: (metrics over all ranks, None), or (metrics, why it diverged) and no update.
+
+    entropy: that of the fit's first step; None in the first.
+    """
     total = sum(r.actions for r in chosen)  # N: before any rejection, of all ranks
     scale = world.size / total  # DeepSpeed divides the sum of gradients by the number of ranks
     out = {"action_tokens": float(total)}
+    if settings.positive_coef:
+        _mark_positive(chosen, settings.min_reward)
     for name, current in engines.items():
         current.train()
         parts = []
@@ -423,11 +463,30 @@ def _step(chosen, engines, settings: Settings, rates, world) -> dict[str, float]
             current.backward(scalar, scale_wrt_gas=False)
             if members:
                 parts.append({key: np.asarray(value.detach().cpu() if torch.is_tensor(value) else value) for key, value in seen.items()})
-        norm = engine.step(current, rates[name])
         gathered = [part for one in world.gather(parts) for part in one]
         arrays = {key: np.concatenate([part[key] for part in gathered]) for key in gathered[0]}
-        out |= _metrics(name, arrays, settings) | {f"{name}_grad_norm": norm, f"{name}_lr": rates[name]}
-    return out
+        out |= _metrics(name, arrays, settings)
+        if diverged := _diverged(out, settings, entropy):
+            return out, diverged
+        out |= {f"{name}_grad_norm": engine.step(current, rates[name]), f"{name}_lr": rates[name]}
+    return out, None
+
+
+def _diverged(metrics: dict[str, float], settings: Settings, entropy: float | None) -> str | None:
+    """What in the metrics of a step is beyond its bound, with both numbers."""
+    if settings.diverged_kl is not None and metrics.get("approx_kl_k3", 0.0) > settings.diverged_kl:
+        return f"approx_kl_k3 {metrics['approx_kl_k3']:.3g} above {settings.diverged_kl:g}"
+    if settings.diverged_entropy is not None and entropy is not None and metrics.get("entropy", 0.0) > settings.diverged_entropy * entropy:
+        return f"entropy {metrics['entropy']:.3g} above {settings.diverged_entropy:g} times the first step's {entropy:.3g}"
+    return None
+
+
+def _mark_positive(chosen, min_reward: float) -> None:
+    """Set `positive` [A]: N / N+ on the N+ action tokens of positive episodes, so that a sum over all N divided by N is their mean."""
+    good = [r.reward >= min_reward for r in chosen]
+    share = sum(r.actions for r in chosen) / max(1, sum(r.actions for r, fine in zip(chosen, good, strict=True) if fine))
+    for r, fine in zip(chosen, good, strict=True):
+        r.positive = np.full(r.actions, share if fine else 0.0)
 
 
 def _actor_loss(current, b, members, settings: Settings):
@@ -452,6 +511,9 @@ def _actor_loss(current, b, members, settings: Settings):
     if settings.kl and settings.kl_coef:
         term = loss.kl_loss(logp, f["ref_logp"], settings.kl)
         per_token, seen["kl"] = per_token + settings.kl_coef * term, term
+    if settings.positive_coef:
+        term = f["positive"] * loss.nll(logp)
+        per_token, seen["positive"] = per_token + settings.positive_coef * term, term
     return per_token, seen
 
 
@@ -478,7 +540,8 @@ def _metrics(name: str, arrays, settings: Settings) -> dict[str, float]:
     if settings.method in ("sft", "rft"):
         return {"loss": float(arrays["loss"].mean()), "perplexity": float(np.exp(min(arrays["loss"].mean(), 20.0)))}
     out = measure.policy(arrays, low=settings.clip_low, high=settings.clip_high) | {"entropy": float(arrays["entropy"].mean())}
-    return out | ({"kl_reference": float(arrays["kl"].mean())} if "kl" in arrays else {})
+    extra = {"kl": "kl_reference", "positive": "positive_nll"}
+    return out | {shown: float(arrays[key].mean()) for key, shown in extra.items() if key in arrays}
 
 
 def _export(engines, tokenizer, parents, world, out, critic_out, kind, round) -> dict[str, Checkpoint]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
+import json
 import pathlib
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,13 +18,12 @@ SHOWN = ("loss", "pg_loss", "value_loss", "approx_kl_k3", "explained_var_mc", "r
 
 
 def settings(section: Any, method: str, **changes: Any):
-    """The Settings of a fit: every field that the params section has, `changes` above them."""
-    import dataclasses
-
+    """The Settings of a fit: every field that the params section or a record in it has, `changes` above them."""
     from policy.train import Settings
 
     names = {field.name for field in dataclasses.fields(Settings)}
-    given = {name: value for name, value in vars(section).items() if name in names}
+    parts = [section, *(value for value in vars(section).values() if dataclasses.is_dataclass(value))]
+    given = {name: value for part in parts for name, value in vars(part).items() if name in names}
     return Settings(**given | {"method": method} | changes)
 
 
@@ -33,7 +35,10 @@ def fit(job: Job, trajectories: Sequence[Trajectory], wanted, *, name: str = "fi
         job.record(fit=name, **metrics)
         job.progress(int(metrics["step"]), int(metrics["steps"]), f"{name} {words(metrics)}".strip())
 
-    return train.fit(trajectories, wanted, work=job.work / name, log=log, device=job.params.machine.device, **places)
+    try:
+        return train.fit(trajectories, wanted, work=job.work / name, log=log, device=job.params.machine.device, **places)
+    except FloatingPointError as error:
+        raise ValueError(f"{name}: {error} (a lower lr, or a bound under bounds, may keep it finite)") from error
 
 
 def imitate(job: Job, trajectories: Sequence[Trajectory], *, start: str, out: str, kind: str, section: Any) -> Checkpoint:
@@ -56,32 +61,31 @@ def reinforce(
     *,
     policy: pathlib.Path,
     critic: pathlib.Path | None,
+    reference: pathlib.Path,
     policy_out: pathlib.Path,
     critic_out: pathlib.Path,
     kind: str,
     section: Any,
     name: str = "fit",
     **changes: Any,
-) -> dict[str, float]:
-    """One update of `policy` by the section's algorithm on the episodes that it played. Returns the last step's metrics.
+):
+    """One update of `policy` by the section's algorithm on the episodes that it played. Returns Fitted.
 
     ppo: clipped surrogate with a critic. trloo: the same loss on leave-one-out advantages. rft: likelihood of the episodes that pass
     `rejected`. The last two build no critic: the one given is carried along unchanged, so that a later round finds it.
-    Raises ValueError when there is nothing to learn from.
+    reference: folder of the policy that loss.kl measures the distance to. Raises ValueError when there is nothing to learn from.
     """
-    import shutil
-
     method, chosen, counts = section.algorithm, list(trajectories), {}
     if method == "rft":
         chosen, _ = accepted(trajectories, section.min_reward)
         counts = {"kept": float(len(chosen)), "played": float(len(trajectories))}
-    places = {"policy": policy, "out": policy_out, "kind": kind, "round": job.round}
+    places = {"policy": policy, "out": policy_out, "kind": kind, "round": job.round, "reference": reference}
     if method == "ppo":
         places |= {"critic": critic, "critic_out": critic_out}
-    last = fit(job, chosen, settings(section, method, **changes), name=name, **places).metrics
+    fitted = fit(job, chosen, settings(section, method, **changes), name=name, **places)
     if method != "ppo" and critic is not None:
         shutil.copytree(critic, critic_out, dirs_exist_ok=True)
-    return last | counts
+    return dataclasses.replace(fitted, metrics=fitted.metrics | counts)
 
 
 def rejected(trajectory: Trajectory, min_reward: float) -> str | None:
@@ -121,9 +125,6 @@ def accepted(trajectories: Sequence[Trajectory], min_reward: float) -> tuple[lis
 
 def published(job: Job, path: str) -> Checkpoint:
     """The record in the staged folder of `path`, its path rewritten to where it will be published."""
-    import dataclasses
-    import json
-
     from policy.model import RECORD
 
     file = job.out(path) / RECORD

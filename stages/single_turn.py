@@ -7,6 +7,7 @@ not kept; `critic` pretrains the one for the multi-turn rounds.
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 from data.records import content_id
 from stages import judging, learn, play
@@ -16,18 +17,19 @@ OUT, TRAJECTORIES = "artifacts/checkpoints/single_turn", "artifacts/trajectories
 
 
 def run(job: Job) -> None:
-    rewards = asyncio.run(iterate(job))
+    rewards, ended = asyncio.run(iterate(job))
     checkpoint = learn.published(job, OUT)
     summary = play.summary(job.out(TRAJECTORIES))
     words = " -> ".join(f"{reward:.2f}" for reward in rewards)
     job.summary = {
-        "headline": f"{summary['headline']}; mean reward by iteration {words}; checkpoint {checkpoint.id}",
+        "headline": f"{summary['headline']}; mean reward by iteration {words}; checkpoint {checkpoint.id}{f'; ended early: {ended}' if ended else ''}",
         "figures": summary["figures"] | {"reward_first": rewards[0], "reward_last": rewards[-1]},
+        "ended": ended,
     }
 
 
-async def iterate(job: Job) -> list[float]:
-    """Play and update, `iterations` times. Returns the mean reward of each."""
+async def iterate(job: Job) -> tuple[list[float], str | None]:
+    """Play and update, `iterations` times or until an update diverges. Returns the mean reward of each and why it ended early."""
     from data.store import TrajectoryStore, read_tasks
     from policy import curriculum
 
@@ -55,16 +57,17 @@ async def iterate(job: Job) -> list[float]:
             history = curriculum.remember(history, played)
             counted = [t.reward for t in played if t.reward is not None]
             rewards.append(sum(counted) / max(1, len(counted)))
-            final = iteration + 1 == section.iterations
-            to = job.out(OUT) if final else job.work / f"policy-{iteration}"
-            critic_to = job.work / f"critic-{iteration}"
-            learn.reinforce(
-                job, played, policy=policy, critic=critic, policy_out=to, critic_out=critic_to, kind="single_turn",
+            to, critic_to = job.work / f"policy-{iteration}", job.work / f"critic-{iteration}"
+            fitted = learn.reinforce(
+                job, played, policy=policy, critic=critic, reference=job.root / "artifacts/checkpoints/sft", policy_out=to, critic_out=critic_to, kind="single_turn",
                 section=section, name=f"fit-{iteration}", seed=section.seed + iteration, lam=1.0, lam_critic=1.0,
             )
             policy, critic = to, critic_to if section.algorithm == "ppo" else None
+            if fitted.ended:
+                break
+    shutil.copytree(policy, job.out(OUT), dirs_exist_ok=True)
     store.publish(job.out(TRAJECTORIES))
-    return rewards
+    return rewards, fitted.ended and f"iteration {len(rewards)} of {section.iterations}: {fitted.ended}"
 
 
 if __name__ == "__main__":

@@ -12,16 +12,17 @@ def run(job: Job) -> None:
 
     section, prev = job.params.update, job.params.round.prev
     played = read_trajectories(job.root / f"artifacts/trajectories/rollout-{job.key}")
-    last = learn.reinforce(
+    fitted = learn.reinforce(
         job, played, policy=job.root / f"artifacts/checkpoints/{prev}", critic=job.root / f"artifacts/critics/{prev}",
-        policy_out=job.out(f"artifacts/checkpoints/{job.key}"), critic_out=job.out(f"artifacts/critics/{job.key}"),
+        reference=job.root / "artifacts/checkpoints/sft", policy_out=job.out(f"artifacts/checkpoints/{job.key}"), critic_out=job.out(f"artifacts/critics/{job.key}"),
         kind="ppo", section=section, seed=section.seed + job.round,
     )
     for out in (f"artifacts/checkpoints/{job.key}", f"artifacts/critics/{job.key}"):
         learn.published(job, out)
     history = curriculum.remember(curriculum.load(job.root / f"artifacts/checkpoints/{prev}"), played)
     curriculum.save(history, job.out(f"artifacts/checkpoints/{job.key}"))
-    job.summary = {"headline": f"{len(played)} episodes, {learn.words(last)}", "figures": last}
+    ended = f"; ended early: {fitted.ended}" if fitted.ended else ""
+    job.summary = {"headline": f"{len(played)} episodes, {learn.words(fitted.metrics)}{ended}", "figures": fitted.metrics, "ended": fitted.ended}
 
 
 if __name__ == "__main__":

@@ -3,15 +3,17 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import shutil
 import types
 
 import pytest
+import yaml
 
 from data.records import Task, ToolCall
 from data.store import TrajectoryStore, write_tasks
-from policy import curriculum, model
+from policy import curriculum, model, train
 from stages import judging, learn, params, play, rollout, single_turn, update
 from stages.stage import Job
 from tests.policy.conftest import TEXTS, make
@@ -62,7 +64,7 @@ def rollout_of(root, key, number, episodes):
 
 
 def updated(root, *, key="r01", **changes):
-    section = dataclasses.replace(CHECKED.update, batch=4, **changes)
+    section = dataclasses.replace(CHECKED.update, **{"batch": 4} | changes)
     this = job(root, f"update-{key}", key, update=section)
     update.run(this)
     return this
@@ -118,8 +120,8 @@ def test_single_turns_iterate_without_a_critic(place, monkeypatch, algorithm):
     monkeypatch.setattr(play, "episodes", episodes)
     section = dataclasses.replace(CHECKED.single_turn, algorithm=algorithm, tasks=2, iterations=3, batch=4, draw="variance")
     this = job(place, "single_turn", single_turn=section)
-    rewards = asyncio.run(single_turn.iterate(this))
-    assert len(rewards) == 3 and learn.published(this, single_turn.OUT).kind == "single_turn"
+    rewards, ended = asyncio.run(single_turn.iterate(this))
+    assert len(rewards) == 3 and ended is None and learn.published(this, single_turn.OUT).kind == "single_turn"
     assert {row["fit"] for row in this.journal()} == {"fit-0", "fit-1", "fit-2"} and not list(this.work.glob("critic-*"))
 
 
@@ -145,3 +147,69 @@ def test_a_rounds_rewards_decide_what_the_next_round_plays(place, monkeypatch):
             rollout.run(this)
     assert [drawn for (drawn,) in played[:4]] == [mixed] * 4
     assert played[4:] == [play.draw(tasks, 1, seed + 2) for seed in range(4)]
+
+
+def test_every_option_of_a_fit_is_reached_from_params():
+    reached = {}
+    for method, section in (("sft", CHECKED.warm_start), ("rft", CHECKED.rft), ("value", CHECKED.critic), ("ppo", CHECKED.update)):
+        parts = [section, *(part for part in vars(section).values() if dataclasses.is_dataclass(part))]
+        reached |= {name: part for part in parts for name in vars(part)}
+        given = learn.settings(section, method)
+        assert all(getattr(given, name) == value for part in parts for name, value in vars(part).items() if hasattr(given, name))
+    # method comes from the stage; the rest are constants of the method
+    missing = {field.name for field in dataclasses.fields(train.Settings)} - set(reached)
+    assert missing == {"method", "weight_decay", "grad_clip", "tokens", "temperature", "dtype", "save_after"}
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "line"),
+    [
+        ("update", {"gamma": 1.5}, "update.gamma: got 1.5, wanted 0 to 1"),
+        ("critic", {"lam_critic": 2}, "critic.lam_critic: got 2.0, wanted 0 to 1"),
+        ("single_turn", {"clip_low": 1.0}, "single_turn.clip_low: got 1.0, wanted more than 0 and less than 1"),
+        ("update", {"loss.tis_cap": 0.5}, "update.loss.tis_cap: got 0.5, wanted 1 or more"),
+        ("update", {"loss.mrs_band": [1.1, 1.2]}, "update.loss.mrs_band: got [1.1, 1.2], wanted two bounds around 1"),
+        ("update", {"loss.mrs_band": [0.9]}, "update.loss.mrs_band: got [0.9], wanted two bounds around 1"),
+        ("update", {"loss.kl_coef": 0.1}, "update.loss.kl_coef: got 0.1, wanted 0 where loss.kl is null"),
+        ("update", {"loss.kl": "k3"}, "update.loss.kl_coef: got 0.0, wanted more than zero where loss.kl is k3"),
+        ("update", {"loss.kl": "k4"}, "update.loss.kl: got 'k4', wanted k1 or k2 or k3"),
+        ("update", {"bounds.diverged_entropy": 1}, "update.bounds.diverged_entropy: got 1.0, wanted more than 1"),
+        ("update", {"loss.positive_coef": -1}, "update.loss.positive_coef: got -1.0, wanted zero or more"),
+        ("update", {"algorithm": "dpo"}, "update.algorithm: got 'dpo', wanted ppo or trloo or rft"),
+        ("rollout", {"floor": 0}, "rollout.floor: got 0.0, wanted more than zero"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_exit_two(tmp_path, section, change, line):
+    values = yaml.safe_load((ROOT / "stages/presets/tiny.yaml").read_text())
+    for key, value in change.items():
+        *inner, name = key.split(".")
+        functools.reduce(lambda at, step: at[step], inner, values[section])[name] = value
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(ValueError) as caught:
+        params.load(tmp_path / "params.yaml")
+    assert str(caught.value).partition(": ")[2].startswith(line) and "\n" not in str(caught.value)
+
+
+def test_a_round_that_diverges_ends_early_and_says_why(place):
+    rollout_of(place, "r01", 1, [episode(i, reward, task=f"t{i % 2}") for i, reward in enumerate(REWARDS)])
+    this = updated(place, epochs=4, lr=1e-2, bounds=params.Bounds(kl_stop=None, diverged_kl=1e-5, diverged_entropy=None))
+    assert this.summary["ended"].startswith("approx_kl_k3") and "ended early: approx_kl_k3" in this.summary["headline"]
+    assert (
+        len(this.journal()) < 8
+        and model.read_record(this.out("artifacts/checkpoints/r01")).parent == model.read_record(place / "artifacts/checkpoints/rft").id
+    )
+
+
+def test_numbers_that_are_not_finite_are_one_line(place):
+    rollout_of(place, "r01", 1, [episode(i, reward) for i, reward in enumerate(REWARDS)])
+    with pytest.raises(ValueError, match=r"fit: .* got (nan|inf), wanted a finite number.*\(a lower lr") as caught:
+        updated(place, epochs=3, lr=1e30, critic_lr=0.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_kl_of_a_round_is_measured_to_the_warm_started_policy(place):
+    tokenizer = model.load_tokenizer(place / "artifacts/checkpoints/rft")
+    make(tokenizer, place / "artifacts/checkpoints/sft", seed=9)
+    rollout_of(place, "r01", 1, [episode(i, reward) for i, reward in enumerate(REWARDS)])
+    first = updated(place, loss=dataclasses.replace(CHECKED.update.loss, kl="k3", kl_coef=0.1)).journal()[0]
+    assert first["kl_reference"] > 0.1 and first["approx_kl_k3"] == pytest.approx(0.0, abs=1e-9)
