@@ -29,6 +29,8 @@ class Row:
 
     id: str
     task: str
+    checkpoint: str
+    """Of the policy that played; episodes of different ones share no baseline."""
     ids: np.ndarray
     """int64 [L] the whole episode's tokens."""
     src: np.ndarray
@@ -86,6 +88,7 @@ def row(trajectory: Trajectory) -> Row:
     return Row(
         id=trajectory.id,
         task=trajectory.task,
+        checkpoint=trajectory.checkpoint,
         ids=np.asarray(ids, np.int64),
         src=cat(src, np.int64),
         turn=cat(turns, np.int64),

@@ -415,9 +415,10 @@ def _prepare(plan: _Plan, epoch: int, engines, settings: Settings, world, refere
 
 
 def _leave_one_out(rows) -> None:
-    """TRLOO over (task, turn): every token of a turn gets the turn's advantage. The reward comes at the end, so each turn's return is it."""
+    """TRLOO over (task, policy, turn): every token of a turn gets the turn's advantage, from the Monte-Carlo return at its first token."""
     keys = [(i, turn) for i, r in enumerate(rows) for turn in np.unique(r.turn)]
-    result = advantage.trloo([rows[i].reward for i, _ in keys], [f"{rows[i].task} {turn}" for i, turn in keys])
+    returns = [rows[i].mc[rows[i].turn == turn][0] for i, turn in keys]
+    result = advantage.trloo(returns, [f"{rows[i].task} {rows[i].checkpoint} {turn}" for i, turn in keys])
     table = dict(zip(keys, result, strict=True))
     for i, r in enumerate(rows):
         r.adv = np.array([table[i, turn] for turn in r.turn])

@@ -15,6 +15,8 @@ from stages.stage import Job
 
 SHOWN = ("loss", "pg_loss", "value_loss", "approx_kl_k3", "explained_var_mc", "reward_mean")
 """What a headline shows of a fit's last step."""
+REPLAY = "replay"
+"""Folder in a round's critic that carries the rollouts which later rounds may learn from once more."""
 
 
 def settings(section: Any, method: str, **changes: Any):
@@ -84,7 +86,7 @@ def reinforce(
         places |= {"critic": critic, "critic_out": critic_out}
     fitted = fit(job, chosen, settings(section, method, **changes), name=name, **places)
     if method != "ppo" and critic is not None:
-        shutil.copytree(critic, critic_out, dirs_exist_ok=True)
+        shutil.copytree(critic, critic_out, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REPLAY))
     return dataclasses.replace(fitted, metrics=fitted.metrics | counts)
 
 

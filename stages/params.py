@@ -147,6 +147,8 @@ class Reinforcement(Training):
     critic_lr: float
     clip_low: float
     clip_high: float
+    reuse: int
+    """Rounds (or iterations) whose episodes are learned once more beside this one's; what another policy sampled needs loss.tis_cap."""
     loss: Loss
     bounds: Bounds
 
@@ -391,6 +393,8 @@ def _check(params: Params, path: str) -> None:
             _fail(f"{path}: {section}.{field}", 0, "one or more")
     for section in ("single_turn", "update"):
         given = getattr(params, section).loss
+        if getattr(params, section).reuse and given.tis_cap is None and getattr(params, section).algorithm != "rft":
+            _fail(f"{path}: {section}.loss.tis_cap", None, f"a number: {section}.reuse learns from what earlier policies sampled")
         if (given.kl is None) != (given.kl_coef == 0):
             _fail(f"{path}: {section}.loss.kl_coef", given.kl_coef, f"{'0' if given.kl is None else 'more than zero'} where loss.kl is {given.kl or 'null'}")
     if abs(sum(params.synthesize.mix.values()) - 1) > 1e-6:

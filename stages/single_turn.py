@@ -37,7 +37,7 @@ async def iterate(job: Job) -> tuple[list[float], str | None]:
     train = read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", "train")
     player = play.sampler(job, "artifacts/checkpoints/sft")
     policy, critic = job.root / "artifacts/checkpoints/sft", None
-    store, rewards, history = TrajectoryStore(job.work / "live", 0), [], {}
+    store, rewards, history, ids = TrajectoryStore(job.work / "live", 0), [], {}, []
     async with judging.pool(job) as judges:
         for iteration in range(section.iterations):
             if iteration:
@@ -51,15 +51,17 @@ async def iterate(job: Job) -> tuple[list[float], str | None]:
                 job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id,
                 tokenizer=player.tokenizer, samples=section.samples, first=iteration * section.samples, seed=seed, turns=1,
             )
-            samples = range(iteration * section.samples, (iteration + 1) * section.samples)  # no iteration trains on the episodes of another
-            wanted = {content_id(task.id, player.checkpoint.id, "single_turn", 0, sample) for task in tasks for sample in samples}
-            played = [t for t in play.so_far(job, store) if t.id in wanted]
+            samples = range(iteration * section.samples, (iteration + 1) * section.samples)
+            ids.append({content_id(task.id, player.checkpoint.id, "single_turn", 0, sample) for task in tasks for sample in samples})
+            everything = play.so_far(job, store)
+            played = [t for t in everything if t.id in ids[-1]]
+            learned = [t for t in everything if any(t.id in one for one in ids[-1 - section.reuse :])]
             history = curriculum.remember(history, played)
             counted = [t.reward for t in played if t.reward is not None]
             rewards.append(sum(counted) / max(1, len(counted)))
             to, critic_to = job.work / f"policy-{iteration}", job.work / f"critic-{iteration}"
             fitted = learn.reinforce(
-                job, played, policy=policy, critic=critic, reference=job.root / "artifacts/checkpoints/sft", policy_out=to, critic_out=critic_to, kind="single_turn",
+                job, learned, policy=policy, critic=critic, reference=job.root / "artifacts/checkpoints/sft", policy_out=to, critic_out=critic_to, kind="single_turn",
                 section=section, name=f"fit-{iteration}", seed=section.seed + iteration, lam=1.0, lam_critic=1.0,
             )
             policy, critic = to, critic_to if section.algorithm == "ppo" else None

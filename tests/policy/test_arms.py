@@ -1,6 +1,7 @@
 """The options of reinforcement, each against numbers worked out by hand or a computation of its own."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -120,3 +121,21 @@ def test_a_fit_within_its_bounds_is_the_fit_without_them(small, tmp_path):
 def test_options_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))}: got"):
         train.Settings(**PPO | wrong)
+
+
+def test_the_baseline_is_of_one_tasks_samples_by_one_policy_and_one_turn():
+    made = [
+        trajectory(i, turns=[(2, 1), (3, 0)], reward=r, task=task)
+        for i, (r, task) in enumerate([(1, "a"), (0, "a"), (0, "a"), (2, "b"), (5, "b")])
+    ]
+    made[4] = dataclasses.replace(made[4], checkpoint="another")
+    made.append(trajectory(9, turns=[(4, 0)], reward=2, task="a"))
+    rows = batch.rows(made, rewarded=True, sampled=True)
+    for r in rows:  # gamma 0.5 a turn
+        r.mc = np.where(r.turn == r.turn[-1], r.reward, 0.5 * r.reward)
+    train._leave_one_out(rows)
+    # first turns of a return 0.5, 0, 0 and 2 (which has no second), second turns 1, 0, 0
+    first, second = [r.adv[0] for r in rows], [r.adv[-1] for r in rows]
+    assert first == pytest.approx([0.5 - 2 / 3, -2.5 / 3, -2.5 / 3, 1.0, 2.5, 2 - 0.5 / 3])
+    assert second[:5] == pytest.approx([1.0, -0.5, -0.5, 2.0, 5.0])
+    assert all(len(set(r.adv[r.turn == turn])) == 1 for r in rows for turn in set(r.turn))

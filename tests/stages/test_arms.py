@@ -63,9 +63,10 @@ def rollout_of(root, key, number, episodes):
     store.publish(root / f"artifacts/trajectories/rollout-{key}")
 
 
-def updated(root, *, key="r01", **changes):
+def updated(root, *, key="r01", prev="rft", **changes):
     section = dataclasses.replace(CHECKED.update, **{"batch": 4} | changes)
     this = job(root, f"update-{key}", key, update=section)
+    this.params.round = params.Round(prev=prev)
     update.run(this)
     return this
 
@@ -97,8 +98,8 @@ def test_rejection_with_nothing_left_says_what_dropped_it(place):
         updated(place, algorithm="rft")
 
 
-@pytest.mark.parametrize("algorithm", ["trloo", "rft"])
-def test_single_turns_iterate_without_a_critic(place, monkeypatch, algorithm):
+@pytest.mark.parametrize(("algorithm", "reuse"), [("trloo", 0), ("trloo", 1), ("rft", 0)])
+def test_single_turns_iterate_without_a_critic(place, monkeypatch, algorithm, reuse):
     tasks = [Task(source=f"task {i}", origin="user", split="train") for i in range(3)]
     write_tasks(place / "artifacts/tasks/selected/tasks.parquet", tasks)
     player = types.SimpleNamespace(generate=None, tokenizer=None)
@@ -118,11 +119,13 @@ def test_single_turns_iterate_without_a_critic(place, monkeypatch, algorithm):
     monkeypatch.setattr(judging, "pool", pool)
     monkeypatch.setattr(play, "sampler", lambda *a: player)
     monkeypatch.setattr(play, "episodes", episodes)
-    section = dataclasses.replace(CHECKED.single_turn, algorithm=algorithm, tasks=2, iterations=3, batch=4, draw="variance")
+    section = dataclasses.replace(CHECKED.single_turn, algorithm=algorithm, tasks=2, iterations=3, batch=4, draw="variance", reuse=reuse)
     this = job(place, "single_turn", single_turn=section)
     rewards, ended = asyncio.run(single_turn.iterate(this))
     assert len(rewards) == 3 and ended is None and learn.published(this, single_turn.OUT).kind == "single_turn"
     assert {row["fit"] for row in this.journal()} == {"fit-0", "fit-1", "fit-2"} and not list(this.work.glob("critic-*"))
+    if algorithm == "trloo":
+        assert [row["episodes"] for row in this.journal() if "episodes" in row] == ([8, 16, 16] if reuse else [8, 8, 8])
 
 
 def test_a_rounds_rewards_decide_what_the_next_round_plays(place, monkeypatch):
@@ -176,6 +179,7 @@ def test_every_option_of_a_fit_is_reached_from_params():
         ("update", {"bounds.diverged_entropy": 1}, "update.bounds.diverged_entropy: got 1.0, wanted more than 1"),
         ("update", {"loss.positive_coef": -1}, "update.loss.positive_coef: got -1.0, wanted zero or more"),
         ("update", {"algorithm": "dpo"}, "update.algorithm: got 'dpo', wanted ppo or trloo or rft"),
+        ("update", {"reuse": 1}, "update.loss.tis_cap: got None, wanted a number: update.reuse learns"),
         ("rollout", {"floor": 0}, "rollout.floor: got 0.0, wanted more than zero"),
     ],
 )
@@ -213,3 +217,19 @@ def test_kl_of_a_round_is_measured_to_the_warm_started_policy(place):
     rollout_of(place, "r01", 1, [episode(i, reward) for i, reward in enumerate(REWARDS)])
     first = updated(place, loss=dataclasses.replace(CHECKED.update.loss, kl="k3", kl_coef=0.1)).journal()[0]
     assert first["kl_reference"] > 0.1 and first["approx_kl_k3"] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "rft"])
+def test_earlier_rollouts_are_learned_again_and_no_more_than_asked_for(place, algorithm):
+    loss = dataclasses.replace(CHECKED.update.loss, tis_cap=2.0)
+    seen = {}
+    for number, (key, prev) in enumerate([("r01", "rft"), ("r02", "r01"), ("r03", "r02")], 1):
+        record = model.read_record(place / f"artifacts/checkpoints/{prev}").id
+        rollout_of(place, key, number, [episode(i, reward, checkpoint=record) for i, reward in enumerate(REWARDS)])
+        this = updated(place, key=key, prev=prev, algorithm=algorithm, reuse=1, loss=loss)
+        for out in (f"artifacts/checkpoints/{key}", f"artifacts/critics/{key}"):
+            shutil.copytree(this.out(out), place / out)
+        seen[key] = this.journal()[0]["episodes"], sorted(folder.name for folder in (place / f"artifacts/critics/{key}/replay").iterdir())
+    once, twice = (4, 8) if algorithm == "rft" else (8, 16)
+    assert seen == {"r01": (once, ["rollout-r01"]), "r02": (twice, ["rollout-r02"]), "r03": (twice, ["rollout-r03"])}
+    assert algorithm == "rft" or "16 episodes, 8 of earlier rounds" in this.summary["headline"]
