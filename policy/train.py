@@ -169,6 +169,8 @@ def fit(
         raise ValueError(
             f"trajectories: got {len(trajectories)}, none to train on, wanted some with action tokens{' and a reward' if rewarded else ''}"
         )
+    if rewarded:
+        batching.mark(rows, tokenizer)
     plan = _Plan(rows, settings)
     progress = _Progress(
         work,
@@ -509,6 +511,8 @@ def _actor_loss(current, b, members, settings: Settings):
     )
     seen = {"logp": logp, "loss": per_token, "weight": weight, "kept": kept, "entropy": entropy}
     seen |= {name: f[name] for name in ("old_logp", "rollout_logp", "adv")}
+    if members and members[0].kind is not None:
+        seen["entropy_kind"] = np.concatenate([r.kind for r in members])[ask.cpu().numpy()]
     if settings.kl and settings.kl_coef:
         term = loss.kl_loss(logp, f["ref_logp"], settings.kl)
         per_token, seen["kl"] = per_token + settings.kl_coef * term, term
@@ -521,16 +525,16 @@ def _actor_loss(current, b, members, settings: Settings):
 def _critic_loss(current, b, members, settings: Settings):
     v = current(b.ids, b.positions, b.src, b.spans)
     per_token = loss.value(v, b.fields["ret"], b.fields["v_old"], clip=settings.value_clip)
-    where = [np.arange(r.actions) / r.actions for r in members]
-    ends = [np.arange(r.actions) == r.actions - 1 for r in members]
-    mc = [r.mc for r in members]
     seen = {"v": v, "loss": per_token, "ret": b.fields["ret"], "v_old": b.fields["v_old"]}
     if members:
+        cat = lambda arrays: np.concatenate(list(arrays))
+        at = [batching.milestones(r) for r in members]
         seen |= {
-            "where": np.concatenate(where),
-            "first": np.concatenate(where) == 0,
-            "last": np.concatenate(ends),
-            "mc": np.concatenate(mc),
+            "where": cat(np.arange(r.actions) / r.actions for r in members),
+            "last": cat(np.arange(r.actions) == r.actions - 1 for r in members),
+            "mc": cat(r.mc for r in members),
+            "task": cat(np.full(r.actions, zlib.crc32(r.task.encode())) for r in members),
+            **{name: cat(one[name] for one in at) for name in at[0]},
         }
     return per_token, seen
 
@@ -540,7 +544,7 @@ def _metrics(name: str, arrays, settings: Settings) -> dict[str, float]:
         return measure.critic(arrays, clip=settings.value_clip)
     if settings.method in ("sft", "rft"):
         return {"loss": float(arrays["loss"].mean()), "perplexity": float(np.exp(min(arrays["loss"].mean(), 20.0)))}
-    out = measure.policy(arrays, low=settings.clip_low, high=settings.clip_high) | {"entropy": float(arrays["entropy"].mean())}
+    out = measure.policy(arrays, low=settings.clip_low, high=settings.clip_high) | measure.entropy(arrays)
     extra = {"kl": "kl_reference", "positive": "positive_nll"}
     return out | {shown: float(arrays[key].mean()) for key, shown in extra.items() if key in arrays}
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from data.records import Task
-from policy import batch, curriculum, loss, model, train
+from data.records import Task, Trajectory, Turn
+from policy import batch, curriculum, loss, measure, model, train
+from policy.prompt import call_text
 from tests.policy.test_train import PPO, distance, run, weights
 from tests.policy.toys import several, trajectory
 
@@ -139,3 +140,80 @@ def test_the_baseline_is_of_one_tasks_samples_by_one_policy_and_one_turn():
     assert first == pytest.approx([0.5 - 2 / 3, -2.5 / 3, -2.5 / 3, 1.0, 2.5, 2 - 0.5 / 3])
     assert second[:5] == pytest.approx([1.0, -0.5, -0.5, 2.0, 5.0])
     assert all(len(set(r.adv[r.turn == turn])) == 1 for r in rows for turn in set(r.turn))
+
+
+CODE = "int f() {\n  return 1;\n}"
+
+
+@pytest.mark.parametrize(
+    ("text", "plan", "code"),
+    [
+        ("One loop.\n" + call_text("write", path="k.cpp", content=CODE) + "\n" + call_text("compile"), "One loop.\n\n", CODE + "\n"),
+        ('So.<tool_call>{"name": "write", "arguments": {"path": "a", "content": "x = \\"1\\""}}</tool_call>', "So.", 'x = \\"1\\"'),
+        ("Think\n```python\nx = 1\n```\nDone", "Think\n\nDone", "x = 1\n"),
+        ("Cut <tool_call>\n<function=write>\n<parameter=content>\nint f", "Cut ", "int f"),
+        ("Only words", "Only words", ""),
+        (call_text("submit"), "", ""),
+    ],
+)
+def test_plan_and_code_of_a_reply_are_told_apart(text, plan, code):
+    found = batch.kinds(text)
+    pick = lambda kind: "".join(c for c, k in zip(text, found, strict=True) if k == kind)
+    assert (pick(batch.PLAN), pick(batch.CODE)) == (plan, code)
+
+
+def written(tokenizer, sample, reward, *, task="t", end=True):
+    """An episode of two turns: a plan and a file, then a submit."""
+    encode = lambda text: tuple(tokenizer.encode(text, add_special_tokens=False)) + ((tokenizer.eos_token_id,) if end else ())
+    actions = encode("Two loops, one sum.\n" + call_text("write", path="k.cpp", content=CODE)), encode(call_text("submit"))
+    turns = tuple(
+        Turn(index=i, prompt_ids=(5, 6) if i == 0 else (), action_ids=ids, action_logprobs=(-1.0,) * len(ids), observation_ids=(7,))
+        for i, ids in enumerate(actions)
+    )
+    return Trajectory(task=task, checkpoint="c", stage="test", round=0, sample=sample, turns=turns, stop="done", reward=reward)
+
+
+def test_tokens_are_marked_as_the_text_that_they_spell(tokenizer):
+    (r,) = rows = batch.rows([written(tokenizer, 0, 1.0)], rewarded=True, sampled=True)
+    batch.mark(rows, tokenizer)
+    said = lambda kind, turn: tokenizer.decode(r.label[(r.kind == kind) & (r.turn == turn)])
+    assert CODE in said(batch.CODE, 0) and said(batch.CODE, 0).strip() == CODE
+    assert said(batch.PLAN, 0).strip() == "Two loops, one sum." and not (r.kind[r.turn == 1] != batch.OTHER).any()
+    assert r.kind[r.label == tokenizer.eos_token_id].tolist() == [batch.OTHER] * 2
+    at = {name: np.flatnonzero(where) for name, where in batch.milestones(r).items()}
+    code = np.flatnonzero(r.kind == batch.CODE)
+    assert at["prompt"].tolist() == [0] and at["plan"].tolist() == [code[0]] and at["code"].tolist() == [code[-1] + 1]
+
+
+def test_explained_variance_within_a_task_forgives_nothing_that_the_task_explains():
+    task, target = np.array([1, 1, 1, 2, 2, 2]), np.array([0.0, 1.0, 2.0, 10.0, 11.0, 12.0])
+    knows_the_task = np.array([1.0, 1, 1, 11, 11, 11])
+    assert measure.explained_variance(knows_the_task, target) > 0.97 and measure.explained_within(knows_the_task, target, task) == 0.0
+    assert measure.explained_within(target + 100 * task, target, task) == 1.0
+    assert measure.explained_within(-target, target, task) == -3.0
+    assert measure.explained_within(target, 3.0 * task, task) == 0.0  # nothing varies within a task
+
+
+def test_a_fit_measures_critic_and_entropy_at_plan_and_code(small, tokenizer, tmp_path):
+    data = [written(tokenizer, i, float(i % 3), task=f"t{i % 2}") for i in range(6)]
+    first = run(small, tmp_path, data, settings={"batch": 6, "epochs": 2})[2][0]
+    lm, _, _ = model.load(small)
+    rows = batch.rows(data[:1], rewarded=True, sampled=True)
+    batch.mark(rows, tokenizer)
+    b = batch.collate(rows)
+    _, entropy = model.Actor(lm)(b.ids, b.positions, b.src, b.label, b.spans, entropy_at=torch.arange(len(b.src)))
+    # all six say the same, so the mean over the sampled tokens is near that over one episode's
+    for name, kind in (("plan", batch.PLAN), ("code", batch.CODE)):
+        assert first[f"entropy_{name}"] == pytest.approx(entropy[torch.from_numpy(rows[0].kind == kind)].mean().item(), rel=0.1)
+    assert {
+        f"explained_var_mc{place}{within}" for place in ("", "_prompt", "_plan", "_code") for within in ("", "_within_task")
+    } <= first.keys()
+    assert first["turns_min"] == first["turns_max"] == 2.0
+    later = run(small, tmp_path, data, settings={"method": "value", "batch": 6, "epochs": 30, "lr": 3e-3, "lam_critic": 1.0})[2][-1]
+    # the same words for every reward: nothing within a task can be known
+    assert abs(later["explained_var_mc_plan_within_task"]) < 1e-6
+
+
+def test_an_imitation_is_not_marked(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(batch, "mark", lambda *a: pytest.fail("marked"))
+    run(small, tmp_path, settings={"method": "sft"})
