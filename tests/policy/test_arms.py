@@ -2,13 +2,15 @@
 
 import collections
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 from data.records import Task, Trajectory, Turn
-from policy import batch, curriculum, loss, measure, model, train
+from policy import batch, curriculum, engine, loss, measure, model, train
 from policy.prompt import call_text
 from tests.policy.test_train import PPO, distance, run, weights
 from tests.policy.toys import several, trajectory
@@ -217,3 +219,33 @@ def test_a_fit_measures_critic_and_entropy_at_plan_and_code(small, tokenizer, tm
 def test_an_imitation_is_not_marked(small, tmp_path, monkeypatch):
     monkeypatch.setattr(batch, "mark", lambda *a: pytest.fail("marked"))
     run(small, tmp_path, settings={"method": "sft"})
+
+
+def test_a_process_leaves_its_group_without_a_word():
+    script = "from policy import engine; import torch.distributed as d, atexit; atexit.register(lambda: print(d.is_initialized()));" + (
+        "world = engine.launch('cpu'); engine.launch('cpu'); print(world.size, d.is_initialized())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    # handlers run last in, first out: the group is gone when the earlier one looks
+    assert done.returncode == 0 and done.stdout.split() == ["1", "True", "False"] and "destroy_process_group" not in done.stderr
+
+
+def test_nccl_is_told_its_device(monkeypatch):
+    """Without a GPU: what would be asked of torch there."""
+    import deepspeed
+
+    asked = {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda place: None)
+    monkeypatch.setattr(deepspeed.accelerator.get_accelerator(), "_name", "cuda")
+    monkeypatch.setattr(deepspeed, "init_distributed", lambda **k: None)
+    monkeypatch.setattr(engine.dist, "is_initialized", lambda: False)
+    monkeypatch.setattr(engine.dist, "init_process_group", lambda backend, **k: asked.update(k, backend=backend))
+    monkeypatch.setattr(engine.dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(engine.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(engine.dist, "get_world_size", lambda: 1)
+    monkeypatch.setattr(engine.atexit, "register", lambda leave: None)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    engine.launch("cuda:0")
+    assert asked["backend"] == "nccl" and asked["device_id"] == torch.device("cuda:0")
