@@ -126,7 +126,7 @@ def initialize(
         },
         "steps_per_print": 1 << 30,
     }
-    engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=config)
+    engine, *_ = deepspeed.initialize(model=module, model_parameters=[p for p in module.parameters() if p.requires_grad], config=config)
     return engine
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from data.records import Checkpoint, Record, Trajectory, content_id
-from policy import advantage, engine, loss, measure, model
+from policy import advantage, engine, lora, loss, measure, memory, model
 from policy import batch as batching
 
 METHODS = ("sft", "rft", "value", "ppo", "trloo")
@@ -46,6 +46,10 @@ class Settings(Record):
     grad_clip: float = 1.0
     tokens: int = 8192
     """Most tokens of a micro-batch; a longer episode stands alone."""
+    checkpointing: bool = False
+    """Keep a layer's input alone and compute the rest of its activations again in the backward pass: less memory, a third more time."""
+    lora_rank: int | None = None
+    """Train low-rank adapters of this rank alone (policy/lora.py); None = every weight."""
     temperature: float = 1.0
     """The sampler's."""
     zero_stage: int = 1
@@ -109,6 +113,11 @@ class Settings(Record):
             ("lam_critic", 0 <= self.lam_critic <= 1, "0 to 1"),
             ("dtype", self.dtype in ("float32", "bfloat16"), "float32 or bfloat16"),
             ("zero_stage", self.zero_stage in (0, 1, 2, 3), "0, 1, 2 or 3"),
+            (
+                "lora_rank",
+                self.lora_rank is None or (self.lora_rank >= 1 and self.zero_stage < 3),
+                "None, or at least 1 with a zero_stage below 3",
+            ),
             ("kl", self.kl in (None, "k1", "k2", "k3"), "k1, k2 or k3"),
             ("temperature", self.temperature > 0, "a positive number"),
         ]
@@ -144,6 +153,7 @@ def fit(
     work=None,
     log: Callable[[dict[str, float]], None] = lambda metrics: None,
     stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[str], None] = lambda line: None,
     device: str = "auto",
 ) -> Fitted:
     """Train on `trajectories` and write checkpoints.
@@ -156,13 +166,16 @@ def fit(
     work: folder for resuming; None = no resume. A folder of another fit is a ValueError.
     log: one dict of floats a step, with "step", "epoch" and "steps" (of the whole); a step that is repeated after a kill comes twice.
     stop: asked after every step; True saves and leaves.
-    Raises ValueError for unusable arguments or when no episode is left, FloatingPointError when a loss or gradient is not finite
+    tell: gets the forecast of memory as a line, before any model is loaded.
+    Raises ValueError for unusable arguments, when no episode is left or when the fit cannot fit into memory, FloatingPointError when a loss or gradient is not finite
     (the last saved step stays good).
     """
     world = engine.launch(device)
-    engines, tokenizer, parents = _engines(settings, policy, critic, world)
     rewarded = settings.method in ("value", "ppo", "trloo")
     rows = batching.rows(trajectories, rewarded=rewarded, sampled=settings.method in ("ppo", "trloo"))
+    if rows and (line := _forecast(rows, settings, policy, critic, world)):
+        tell(line)
+    engines, tokenizer, parents, adapters = _engines(settings, policy, critic, world)
     longest = next(iter(engines.values())).module.config.max_position_embeddings
     rows = sorted(batching.fit_length(rows, longest), key=lambda r: r.id)
     if not rows:
@@ -174,7 +187,7 @@ def fit(
     plan = _Plan(rows, settings)
     progress = _Progress(
         work,
-        content_id(settings.to_dict(), [[r.id, str(r.reward), zlib.crc32(r.ids.tobytes()), r.actions] for r in rows], parents),
+        content_id(_results(settings), [[r.id, str(r.reward), zlib.crc32(r.ids.tobytes()), r.actions] for r in rows], parents),
         engines,
         world,
     )
@@ -222,7 +235,15 @@ def fit(
             _close(engines)
             return Fitted(policy=None, critic=None, steps=step, stopped=True, metrics=last)
     records = _export(
-        engines, tokenizer, parents, world, out, critic_out, kind or {"sft": "sft", "rft": "rft"}.get(settings.method, "ppo"), round
+        engines,
+        adapters,
+        tokenizer,
+        parents,
+        world,
+        out,
+        critic_out,
+        kind or {"sft": "sft", "rft": "rft"}.get(settings.method, "ppo"),
+        round,
     )
     _close(engines)
     return Fitted(
@@ -235,8 +256,25 @@ def fit(
     )
 
 
+def _results(settings: Settings) -> dict:
+    """The settings that decide what comes out; the others may change between a stop and its resume (after running out of memory, say)."""
+    return {name: value for name, value in settings.to_dict().items() if name not in ("tokens", "checkpointing", "save_after")}
+
+
+def _forecast(rows, settings: Settings, policy, critic, world) -> str:
+    models = {} if settings.method == "value" else {"actor": policy}
+    if settings.method in ("value", "ppo"):
+        models["critic"] = critic or policy
+    if any(path is None or not (pathlib.Path(path) / "config.json").is_file() for path in models.values()):
+        return ""  # what is wrong is said where they are loaded
+    tokens = min(max(settings.tokens, max(map(len, rows))), sum(map(len, rows)))
+    same = {name: getattr(settings, name) for name in ("zero_stage", "dtype", "checkpointing", "lora_rank")}
+    needed = memory.forecast(models, tokens=tokens, actions=min(tokens, sum(r.actions for r in rows)), ranks=world.size, **same)
+    return memory.check(needed, memory.available(world.device), world.device)
+
+
 def _engines(settings: Settings, policy, critic, world):
-    """({"actor": engine, "critic": engine} as the method needs, tokenizer, {name: parent id})."""
+    """({"actor": engine, "critic": engine} as the method needs, tokenizer, {name: parent id}, {name: handle of its adapters})."""
     if policy is None and (settings.method != "value" or critic is None):
         raise ValueError(f"policy: got None, wanted the folder of a policy for {settings.method}")
     dtype = getattr(torch, settings.dtype)
@@ -246,10 +284,18 @@ def _engines(settings: Settings, policy, critic, world):
         "clip": settings.grad_clip,
         "weight_decay": settings.weight_decay,
     }
-    engines, parents = {}, {}
+    engines, parents, adapters = {}, {}, {}
+
+    def ready(net, name: str) -> None:
+        if settings.lora_rank is not None:
+            adapters[name] = lora.attach(net, settings.lora_rank, settings.seed)
+        if settings.checkpointing:
+            net.gradient_checkpointing_enable({"use_reentrant": False})
+
     tokenizer = model.load_tokenizer(policy or critic)
     if settings.method != "value":
         lm, tokenizer, record = model.load(policy, dtype=dtype, device=str(world.device))
+        ready(lm, "actor")
         engines["actor"] = engine.initialize(model.Actor(lm), lr=settings.lr, **options)
         parents["actor"] = record.id
     if settings.method in ("value", "ppo"):
@@ -257,9 +303,10 @@ def _engines(settings: Settings, policy, critic, world):
         record = model.read_record(start)
         net = model.Critic.load(start, dtype=dtype) if record.kind == "critic" else model.Critic.from_policy(start, dtype=dtype)
         rate = settings.lr if settings.method == "value" else settings.critic_lr
+        ready(net.backbone, "critic")
         engines["critic"] = engine.initialize(net.to(world.device), lr=rate, **options)
         parents["critic"] = record.id
-    return engines, tokenizer, parents
+    return engines, tokenizer, parents, adapters
 
 
 class _Plan:
@@ -549,10 +596,12 @@ def _metrics(name: str, arrays, settings: Settings) -> dict[str, float]:
     return out | {shown: float(arrays[key].mean()) for key, shown in extra.items() if key in arrays}
 
 
-def _export(engines, tokenizer, parents, world, out, critic_out, kind, round) -> dict[str, Checkpoint]:
+def _export(engines, adapters, tokenizer, parents, world, out, critic_out, kind, round) -> dict[str, Checkpoint]:
     records = {}
     for name, path in (("actor", out), ("critic", critic_out)):
         if name in engines and path is not None:
+            if name in adapters:
+                lora.merge(adapters[name])
             with engine.whole(engines[name]):
                 if world.rank == 0:
                     net = engines[name].module.model if name == "actor" else engines[name].module

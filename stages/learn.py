@@ -19,13 +19,14 @@ REPLAY = "replay"
 """Folder in a round's critic that carries the rollouts which later rounds may learn from once more."""
 
 
-def settings(section: Any, method: str, **changes: Any):
-    """The Settings of a fit: every field that the params section or a record in it has, `changes` above them."""
+def settings(job: Job, section: Any, method: str, **changes: Any):
+    """The Settings of a fit: the machine's, every field that the params section or a record in it has, `changes` above them."""
     from policy.train import Settings
 
     names = {field.name for field in dataclasses.fields(Settings)}
     parts = [section, *(value for value in vars(section).values() if dataclasses.is_dataclass(value))]
-    given = {name: value for part in parts for name, value in vars(part).items() if name in names}
+    machine = {"tokens": job.params.machine.micro_tokens, "checkpointing": job.params.machine.checkpointing}
+    given = machine | {name: value for part in parts for name, value in vars(part).items() if name in names}
     return Settings(**given | {"method": method} | changes)
 
 
@@ -37,8 +38,11 @@ def fit(job: Job, trajectories: Sequence[Trajectory], wanted, *, name: str = "fi
         job.record(fit=name, **metrics)
         job.progress(int(metrics["step"]), int(metrics["steps"]), f"{name} {words(metrics)}".strip())
 
+    def tell(line: str) -> None:
+        print(f"{job.name}: {line}", flush=True)
+
     try:
-        return train.fit(trajectories, wanted, work=job.work / name, log=log, device=job.params.machine.device, **places)
+        return train.fit(trajectories, wanted, work=job.work / name, log=log, tell=tell, device=job.params.machine.device, **places)
     except FloatingPointError as error:
         raise ValueError(f"{name}: {error} (a lower lr, or a bound under bounds, may keep it finite)") from error
 
@@ -46,13 +50,13 @@ def fit(job: Job, trajectories: Sequence[Trajectory], wanted, *, name: str = "fi
 def imitate(job: Job, trajectories: Sequence[Trajectory], *, start: str, out: str, kind: str, section: Any) -> Checkpoint:
     """Learn the actions of `trajectories`; the checkpoint `out` (both paths as in dvc.yaml)."""
     method = {"sft": "sft", "rft": "rft"}[kind]
-    fit(job, trajectories, settings(section, method), policy=job.root / start, out=job.out(out), kind=kind)
+    fit(job, trajectories, settings(job, section, method), policy=job.root / start, out=job.out(out), kind=kind)
     return published(job, out)
 
 
 def value(job: Job, trajectories: Sequence[Trajectory], *, start: str, out: str, section: Any) -> dict[str, float]:
     """Value pretraining of a critic with the backbone of `start`. Returns the last step's metrics."""
-    last = fit(job, trajectories, settings(section, "value"), policy=job.root / start, critic_out=job.out(out)).metrics
+    last = fit(job, trajectories, settings(job, section, "value"), policy=job.root / start, critic_out=job.out(out)).metrics
     published(job, out)
     return last
 
@@ -84,7 +88,7 @@ def reinforce(
     places = {"policy": policy, "out": policy_out, "kind": kind, "round": job.round, "reference": reference}
     if method == "ppo":
         places |= {"critic": critic, "critic_out": critic_out}
-    fitted = fit(job, chosen, settings(section, method, **changes), name=name, **places)
+    fitted = fit(job, chosen, settings(job, section, method, **changes), name=name, **places)
     if method != "ppo" and critic is not None:
         shutil.copytree(critic, critic_out, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REPLAY))
     return dataclasses.replace(fitted, metrics=fitted.metrics | counts)

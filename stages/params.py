@@ -27,6 +27,10 @@ class Machine:
     """Judging slots; 0 = what the machine has."""
     sampler_batch: int
     """Sequences that the embedded sampler decodes together."""
+    micro_tokens: int
+    """Most tokens of a training micro-batch; a longer episode stands alone."""
+    checkpointing: bool
+    """Compute activations again in the backward pass: less memory, a third more time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,8 @@ class Training:
     batch: int
     """Episodes an optimizer step."""
     lr: float
+    lora_rank: int | None
+    """Train adapters of this rank alone (needs the extra `lora`); null = every weight."""
     zero_stage: int
 
 
@@ -364,6 +370,8 @@ RANGES: dict[str, tuple[Any, str]] = {
     "diverged_kl": (lambda v: v > 0, "more than zero"),
     "diverged_entropy": (lambda v: v > 1, "more than 1"),
     "floor": (lambda v: v > 0, "more than zero: else a task that was never mixed is never played again"),
+    "micro_tokens": (lambda v: v >= 1, "1 or more"),
+    "lora_rank": (lambda v: v >= 1, "1 or more"),
     "epochs": (lambda v: v > 0, "more than zero"),
     "batch": (lambda v: v >= 1, "1 or more"),
     "zero_stage": (lambda v: v <= 3, "0, 1, 2 or 3"),

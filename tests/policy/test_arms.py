@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from data.records import Task, Trajectory, Turn
-from policy import batch, curriculum, engine, loss, measure, model, train
+from policy import batch, curriculum, engine, lora, loss, measure, memory, model, train
 from policy.prompt import call_text
 from tests.policy.test_train import PPO, distance, run, weights
 from tests.policy.toys import several, trajectory
@@ -249,3 +249,101 @@ def test_nccl_is_told_its_device(monkeypatch):
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     engine.launch("cuda:0")
     assert asked["backend"] == "nccl" and asked["device_id"] == torch.device("cuda:0")
+
+
+@pytest.mark.parametrize("method", ["ppo", "sft"])
+def test_checkpointing_gives_the_same_weights_and_keeps_fewer_activations(small, tmp_path, method):
+    base = run(small, tmp_path / "a", settings={"method": method, "epochs": 2})
+    other = run(small, tmp_path / "b", settings={"method": method, "epochs": 2, "checkpointing": True})
+    assert all(distance(a, b) <= 1e-6 for a, b in zip(base[:2], other[:2], strict=True) if a)
+    assert kept(small, checkpointing=True) < 0.6 * kept(small, checkpointing=False)
+
+
+def kept(path, *, checkpointing, tokens=480):
+    """Bytes of the tensors that the backward pass of one row keeps, parameters left out."""
+    lm, _, _ = model.load(path)
+    lm.train()
+    if checkpointing:
+        lm.gradient_checkpointing_enable({"use_reentrant": False})
+    own, seen = {p.untyped_storage().data_ptr() for p in lm.parameters()}, {}
+
+    def note(tensor):
+        if tensor.untyped_storage().data_ptr() not in own:
+            seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes(), tensor  # held, so that no address comes twice
+        return tensor
+
+    positions = torch.arange(tokens)[None]
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        lm.base_model(input_ids=positions % 290, position_ids=positions, use_cache=False, spans=(tokens,))
+    return sum(size for size, _ in seen.values())
+
+
+def test_the_forecast_is_near_what_is_counted(tokenizer, tmp_path):
+    from tests.policy.conftest import make
+
+    path = make(tokenizer, tmp_path / "m", seed=0, hidden=128, layers=4, heads=4, kv_heads=2, intermediate=384)
+    lm, _, _ = model.load(path)
+    count = sum(p.numel() for p in lm.parameters())
+    assert memory.parameters(path) == count
+    guess = memory.activations(lm.config, 480, width=4, checkpointing=False)
+    assert 0.6 * guess < kept(path, checkpointing=False) < 1.4 * guess
+    engine.launch("cpu")
+    wrapped = engine.initialize(model.Actor(lm), lr=1e-3)
+    b = batch.collate(batch.rows(several(4), rewarded=True, sampled=True))
+    wrapped.backward(wrapped(b.ids, b.positions, b.src, b.label, b.spans).sum(), scale_wrt_gas=False)
+    wrapped.step()
+    moments = sum(
+        t.nbytes for state in wrapped.optimizer.optimizer.state.values() for t in state.values() if torch.is_tensor(t) and t.numel() > 1
+    )
+    told = memory.forecast({"actor": path}, tokens=480, actions=100, zero_stage=1, ranks=1, dtype="float32")
+    assert told.weights == told.gradients == 4 * count and told.optimizer == 16 * count and moments == pytest.approx(8 * count, rel=0.01)
+    wrapped.destroy()
+    halved = memory.forecast({"actor": path}, tokens=480, actions=100, zero_stage=3, ranks=2, dtype="float32")
+    assert (halved.weights, halved.gradients, halved.optimizer) == (2 * count, 2 * count, 8 * count)
+    pair = memory.forecast({"actor": path, "critic": path}, tokens=480, actions=100, zero_stage=1, ranks=1, dtype="bfloat16")
+    assert pair.weights == 4 * count and pair.activations < told.activations
+
+
+def test_a_fit_that_cannot_fit_is_refused_with_the_numbers_and_nothing_is_loaded(small, tmp_path, monkeypatch):
+    lines = []
+    run(small, tmp_path, tell=lines.append)
+    assert len(lines) == 1 and lines[0].startswith("memory: about 0.0") and "GiB free on cpu" in lines[0]
+    monkeypatch.setattr(memory, "available", lambda device: 1 << 20)
+    monkeypatch.setattr(model, "load", lambda *a, **k: pytest.fail("loaded"))
+    with pytest.raises(
+        ValueError,
+        match=r"memory: got a fit that needs about 0.0\d GiB \(weights .*activations .*\), wanted at most the 0.00 GiB free on cpu",
+    ):
+        run(small, tmp_path / "b")
+
+
+def test_a_stopped_fit_goes_on_with_smaller_micro_batches(small, tmp_path):
+    settings = {"epochs": 2, "batch": 5, "save_after": 0.0}
+    stopped = train.fit(several(12), train.Settings(**PPO | settings), policy=small, work=tmp_path / "w", stop=lambda: True, device="cpu")
+    assert stopped.steps == 1
+    whole = run(small, tmp_path / "whole", settings=settings)
+    rest = run(small, tmp_path / "rest", settings=settings | {"tokens": 40, "checkpointing": True}, work=tmp_path / "w")
+    assert [m["step"] for m in rest[2]] == [2, 3, 4, 5, 6] and distance(rest[0], whole[0]) <= 1e-4
+
+
+def test_adapters_alone_are_trained_and_the_checkpoint_is_whole(small, tmp_path):
+    pytest.importorskip("peft")
+    before = weights(model.read_record(small))
+    still = run(small, tmp_path / "still", settings={"lora_rank": 4, "lr": 0.0, "critic_lr": 0.0})[0]
+    assert still.keys() == before.keys() and distance(still, before) == 0.0  # adapters begin as nothing
+    settings = {"lora_rank": 4, "epochs": 2, "batch": 5, "save_after": 0.0}
+    after, critic, log = run(small, tmp_path / "p", settings=settings)
+    assert log[0]["ratio_min"] == log[0]["ratio_max"] == 1.0
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved and all("proj" in name for name in moved) and critic["value_head.safetensors weight"].abs().max() > 0
+    change = next(after[name] - before[name] for name in sorted(moved) if "gate_proj" in name)
+    assert torch.linalg.matrix_rank(change, rtol=1e-3) <= 4
+    train.fit(several(12), train.Settings(**PPO | settings), policy=small, work=tmp_path / "w", stop=lambda: True, device="cpu")
+    again = run(small, tmp_path / "r", settings=settings, work=tmp_path / "w")[0]
+    assert all(torch.equal(again[name], after[name]) for name in after)
+
+
+def test_adapters_without_peft_are_one_line(small, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ValueError, match=r"lora_rank: got 8 without the package peft, wanted pip install 'cuda-agent\[lora\]'"):
+        lora.attach(model.load(small)[0], 8, 0)

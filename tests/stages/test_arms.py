@@ -157,11 +157,14 @@ def test_every_option_of_a_fit_is_reached_from_params():
     for method, section in (("sft", CHECKED.warm_start), ("rft", CHECKED.rft), ("value", CHECKED.critic), ("ppo", CHECKED.update)):
         parts = [section, *(part for part in vars(section).values() if dataclasses.is_dataclass(part))]
         reached |= {name: part for part in parts for name in vars(part)}
-        given = learn.settings(section, method)
+        given = learn.settings(types.SimpleNamespace(params=types.SimpleNamespace(machine=CHECKED.machine)), section, method)
         assert all(getattr(given, name) == value for part in parts for name, value in vars(part).items() if hasattr(given, name))
     # method comes from the stage; the rest are constants of the method
     missing = {field.name for field in dataclasses.fields(train.Settings)} - set(reached)
-    assert missing == {"method", "weight_decay", "grad_clip", "tokens", "temperature", "dtype", "save_after"}
+    assert missing == {"method", "weight_decay", "grad_clip", "temperature", "dtype", "save_after"} | {"tokens", "checkpointing"}
+    machine = dataclasses.replace(CHECKED.machine, micro_tokens=77, checkpointing=True)
+    this = types.SimpleNamespace(params=types.SimpleNamespace(machine=machine))
+    assert (learn.settings(this, CHECKED.rft, "rft").tokens, learn.settings(this, CHECKED.rft, "rft").checkpointing) == (77, True)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +183,8 @@ def test_every_option_of_a_fit_is_reached_from_params():
         ("update", {"loss.positive_coef": -1}, "update.loss.positive_coef: got -1.0, wanted zero or more"),
         ("update", {"algorithm": "dpo"}, "update.algorithm: got 'dpo', wanted ppo or trloo or rft"),
         ("update", {"reuse": 1}, "update.loss.tis_cap: got None, wanted a number: update.reuse learns"),
+        ("update", {"lora_rank": 0}, "update.lora_rank: got 0, wanted 1 or more"),
+        ("machine", {"micro_tokens": 0}, "machine.micro_tokens: got 0, wanted 1 or more"),
         ("rollout", {"floor": 0}, "rollout.floor: got 0.0, wanted more than zero"),
     ],
 )
