@@ -12,6 +12,7 @@ transformers' own packing on sdpa is right only while `attention_mask is None` a
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -19,7 +20,9 @@ import torch
 
 from data.records import Trajectory
 
-MICRO = ("old_logp", "rollout_logp", "ref_logp", "v_old", "adv", "ret")
+OTHER, PLAN, CODE = 0, 1, 2
+"""What an action token belongs to: the markup of a call, the prose outside of calls, the source that a call or a fenced block carries."""
+MICRO = ("old_logp", "rollout_logp", "ref_logp", "v_old", "adv", "ret", "positive")
 """The float32 fields of action tokens that the losses read."""
 
 
@@ -29,6 +32,8 @@ class Row:
 
     id: str
     task: str
+    checkpoint: str
+    """Of the policy that played; episodes of different ones share no baseline."""
     ids: np.ndarray
     """int64 [L] the whole episode's tokens."""
     src: np.ndarray
@@ -40,11 +45,14 @@ class Row:
     stop: str
     rollout_logp: np.ndarray
     """float32 [A]; NaN from players that give none."""
+    kind: np.ndarray = None
+    """int8 [A] of OTHER, PLAN, CODE; see `mark`."""
     old_logp: np.ndarray = None
     ref_logp: np.ndarray = None
     v_old: np.ndarray = None
     adv: np.ndarray = None
     ret: np.ndarray = None
+    positive: np.ndarray = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -85,6 +93,7 @@ def row(trajectory: Trajectory) -> Row:
     return Row(
         id=trajectory.id,
         task=trajectory.task,
+        checkpoint=trajectory.checkpoint,
         ids=np.asarray(ids, np.int64),
         src=cat(src, np.int64),
         turn=cat(turns, np.int64),
@@ -92,6 +101,65 @@ def row(trajectory: Trajectory) -> Row:
         stop=trajectory.stop,
         rollout_logp=cat(logps, np.float32),
     )
+
+
+_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)", re.DOTALL)
+_SOURCE = (
+    re.compile(r"<parameter=content>\n?(.*?)(?:</parameter>|\Z)", re.DOTALL),
+    re.compile(r"\"content\"\s*:\s*\"((?:[^\"\\]|\\.)*)", re.DOTALL),
+)
+_FENCED = re.compile(r"^[ ]{0,3}```[^\n]*\n(.*?)(?:^[ ]{0,3}```|\Z)", re.DOTALL | re.MULTILINE)
+
+
+def kinds(text: str) -> np.ndarray:
+    """int8 [len(text)] of OTHER, PLAN, CODE: one reply's characters. A call or block that was cut off goes to the end of the text."""
+    out = np.full(len(text), PLAN, np.int8)
+    for call in _CALL.finditer(text):
+        out[slice(*call.span())] = OTHER
+        for pattern in _SOURCE:
+            for source in pattern.finditer(text, *call.span()):
+                out[slice(*source.span(1))] = CODE
+    if "<tool_call>" not in text:
+        for block in _FENCED.finditer(text):
+            out[slice(*block.span())] = OTHER
+            out[slice(*block.span(1))] = CODE
+    return out
+
+
+def mark(kept: Sequence[Row], tokenizer) -> None:
+    """Set `kind` of every row: that of the first character of each token; special tokens, such as the end of a turn, are OTHER.
+
+    Each token is decoded by itself, so what stands between two tokens never depends on their neighbours.
+    """
+    vocabulary = np.unique(np.concatenate([r.label for r in kept]))
+    special = set(tokenizer.all_special_ids)
+    pieces = dict(zip(vocabulary.tolist(), tokenizer.batch_decode([[i] for i in vocabulary.tolist()]), strict=True))
+    for r in kept:
+        r.kind = np.zeros(r.actions, np.int8)
+        for turn in np.unique(r.turn):
+            ids = r.label[r.turn == turn].tolist()
+            texts = ["" if i in special else pieces[i] for i in ids]
+            starts = np.cumsum([0, *map(len, texts)])[:-1]
+            # One character more: a token without text at the end has a place too
+            found = np.append(kinds("".join(texts)), np.int8(OTHER))[starts]
+            r.kind[r.turn == turn] = np.where([bool(t) for t in texts], found, OTHER)
+
+
+def milestones(r: Row) -> dict[str, np.ndarray]:
+    """Where the critic's opinion is asked for, bool [A] each: `prompt`, `plan`, `code` = the state before the token is the end of it.
+
+    prompt: the first action token. plan: the first code token of a turn. code: the token behind a turn's last code token, in that turn.
+    """
+    code = r.kind == CODE
+    out = {name: np.zeros(r.actions, bool) for name in ("prompt", "plan", "code")}
+    out["prompt"][0] = True
+    for turn in np.unique(r.turn):
+        where = np.flatnonzero(code & (r.turn == turn))
+        if len(where):
+            out["plan"][where[0]] = True
+            if where[-1] + 1 < r.actions and r.turn[where[-1] + 1] == turn:
+                out["code"][where[-1] + 1] = True
+    return out
 
 
 def rows(trajectories: Iterable[Trajectory], *, rewarded: bool, sampled: bool) -> list[Row]:

@@ -10,6 +10,7 @@ Settled here, with the reason:
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import logging
 import os
@@ -69,12 +70,21 @@ def launch(device: str = "auto") -> World:
         os.environ["LOCAL_RANK"] = str(place.index)  # DeepSpeed takes its device from here
     if not dist.is_initialized():
         backend = "nccl" if place.type == "cuda" else "gloo"
+        # NCCL warns of a device that it has to guess, and of a group that nobody destroyed
+        bound = place if place.type == "cuda" else None
         if {"RANK", "WORLD_SIZE"} <= os.environ.keys():
-            dist.init_process_group(backend)
+            dist.init_process_group(backend, device_id=bound)
         else:
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=bound)
+        atexit.register(_leave)
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
     return World(rank=dist.get_rank(), size=dist.get_world_size(), device=place)
+
+
+def _leave() -> None:
+    """Destroy the process group at the interpreter's end, unless somebody has."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _import_deepspeed() -> None:
@@ -116,7 +126,7 @@ def initialize(
         },
         "steps_per_print": 1 << 30,
     }
-    engine, *_ = deepspeed.initialize(model=module, model_parameters=list(module.parameters()), config=config)
+    engine, *_ = deepspeed.initialize(model=module, model_parameters=[p for p in module.parameters() if p.requires_grad], config=config)
     return engine
 
 

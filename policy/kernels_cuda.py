@@ -73,7 +73,11 @@ def kernel(program: Program, launch: Launch, columns: int) -> Kernel:
     body = "\n".join(lines)
     rows = 2 if "u[j]" in body else 1 if "t[j]" in body else 0
     scratch = 4 * rows * columns > SHARED_BYTES and not program.flat
-    pointers = [f"const float* __restrict__ {leaf.name}" for leaf in program.leaves.values()] + ["float* __restrict__ o"] + (["float* t0"] if scratch else [])
+    pointers = (
+        [f"const float* __restrict__ {leaf.name}" for leaf in program.leaves.values()]
+        + ["float* __restrict__ o"]
+        + (["float* t0"] if scratch else [])
+    )
     head = [f'extern "C" __global__ void run({", ".join(pointers)}, long long m, long long n) {{', "typedef float real;"]
     if program.flat:
         head += ["long long i = 0;"]

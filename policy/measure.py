@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from policy.advantage import explained_variance
+from policy.batch import CODE, PLAN
 
 
 def policy(a: dict[str, np.ndarray], *, low: float, high: float) -> dict[str, float]:
@@ -45,23 +46,49 @@ def mismatch(old_logp: np.ndarray, rollout_logp: np.ndarray) -> dict[str, float]
     }
 
 
+def entropy(a: dict[str, np.ndarray]) -> dict[str, float]:
+    """a: entropy float [K] of sampled action tokens; entropy_kind int [K] of OTHER, PLAN, CODE (policy/batch.py) where known."""
+    out = {"entropy": float(a["entropy"].mean())}
+    for name, kind in (("plan", PLAN), ("code", CODE)):
+        chosen = a["entropy_kind"] == kind if "entropy_kind" in a else np.zeros(0, bool)
+        if chosen.any():
+            out[f"entropy_{name}"] = float(a["entropy"][chosen].mean())
+    return out
+
+
 def critic(a: dict[str, np.ndarray], *, clip: float | None) -> dict[str, float]:
-    """a: float [M] arrays v, v_old, ret (lambda target), mc (Monte-Carlo return), loss; where (0..1, place in the episode); first, last (bool)."""
+    """a: float [M] arrays v, v_old, ret (lambda target), mc (Monte-Carlo return), loss, where (0..1, place in the episode); task int [M];
+    bool [M] arrays last, and prompt, plan, code: the state is the end of it."""
     out = {
         "value_loss": float(a["loss"].mean()),
         "vf_clipfrac": 0.0 if clip is None else float((np.abs(a["v"] - a["v_old"]) > clip).mean()),
         "explained_var": explained_variance(a["v"], a["ret"]),
-        "explained_var_mc": explained_variance(a["v"], a["mc"]),
-        "value_first": float(a["v"][a["first"].astype(bool)].mean()),
+        "value_first": float(a["v"][a["prompt"].astype(bool)].mean()),
         "value_last": float(a["v"][a["last"].astype(bool)].mean()),
         "returns_mean": float(a["ret"].mean()),
         "returns_std": float(a["ret"].std()),
     }
+    places = {"": np.ones(len(a["v"]), bool)} | {f"_{name}": a[name].astype(bool) for name in ("prompt", "plan", "code")}
+    for name, at in places.items():
+        if at.sum() > 1:
+            out[f"explained_var_mc{name}"] = explained_variance(a["v"][at], a["mc"][at])
+            out[f"explained_var_mc{name}_within_task"] = explained_within(a["v"][at], a["mc"][at], a["task"][at])
     decile = np.minimum((a["where"] * 10).astype(int), 9)
     for i in range(10):
         if (decile == i).sum() > 1:
             out[f"explained_var_mc_decile_{i}"] = explained_variance(a["v"][decile == i], a["mc"][decile == i])
     return out
+
+
+def explained_within(value, target, group) -> float:
+    """Explained variance of what is left of value and target [M] when the mean of the group [M] is taken from each.
+
+    A critic that knows only how hard a task is scores 0 here, however much it explains over all.
+    """
+    _, index = np.unique(group, return_inverse=True)
+    index = index.reshape(-1)
+    centred = lambda x: x - (np.bincount(index, x) / np.bincount(index))[index]
+    return explained_variance(centred(np.asarray(value, np.float64)), centred(np.asarray(target, np.float64)))
 
 
 def data(rows, left_out: int) -> dict[str, float]:
@@ -76,6 +103,7 @@ def data(rows, left_out: int) -> dict[str, float]:
         "response_tokens_max": float(actions.max()),
         "other_tokens_mean": float(np.mean([len(r) - r.actions for r in rows])),
         "turns_mean": float(turns.mean()),
+        "turns_min": float(turns.min()),
         "turns_max": float(turns.max()),
     }
     if len(reward):

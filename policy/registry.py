@@ -111,12 +111,18 @@ class _Store:
         if model is None:
             described = {name: str(record[name]) for name in ("kind", "round", "parent", "tokenizer", "template")}
             model = self.mlflow.create_external_model(
-                name=f"policy-{entry['name']}", source_run_id=run, experiment_id=self.experiment, model_type="kernel-policy",
-                params=described, tags=tags,
+                name=f"policy-{entry['name']}",
+                source_run_id=run,
+                experiment_id=self.experiment,
+                model_type="kernel-policy",
+                params=described,
+                tags=tags,
             )
         for name, value in entry["figures"].items():
             if value is not None:
-                self.client.log_metric(run, name, float(value), step=entry["step"], timestamp=int(entry["time"] * 1000), model_id=model.model_id)
+                self.client.log_metric(
+                    run, name, float(value), step=entry["step"], timestamp=int(entry["time"] * 1000), model_id=model.model_id
+                )
         self.client.set_terminated(run, "FINISHED", end_time=int(entry["time"] * 1000))
         if self._version(model.model_id) is None:
             self.mlflow.register_model(f"models:/{model.model_id}", MODEL, tags=tags)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from data.records import Checkpoint, Record, Trajectory, content_id
-from policy import advantage, engine, loss, measure, model
+from policy import advantage, engine, lora, loss, measure, memory, model
 from policy import batch as batching
 
 METHODS = ("sft", "rft", "value", "ppo", "trloo")
@@ -46,6 +46,10 @@ class Settings(Record):
     grad_clip: float = 1.0
     tokens: int = 8192
     """Most tokens of a micro-batch; a longer episode stands alone."""
+    checkpointing: bool = False
+    """Keep a layer's input alone and compute the rest of its activations again in the backward pass: less memory, a third more time."""
+    lora_rank: int | None = None
+    """Train low-rank adapters of this rank alone (policy/lora.py); None = every weight."""
     temperature: float = 1.0
     """The sampler's."""
     zero_stage: int = 1
@@ -67,11 +71,21 @@ class Settings(Record):
     kl: str | None = None
     """k1, k2 or k3 against the reference: the loss term; None = off."""
     kl_coef: float = 0.0
+    positive_coef: float = 0.0
+    """Of the language-model loss on the action tokens of positive episodes, their mean (VAPO, section 4.3)."""
+    min_reward: float = 0.0
+    """The least reward of a positive episode."""
     tis_cap: float | None = None
+    """Truncated importance weights for what the sampler computed differently; needed for episodes of earlier policies."""
     mrs_band: tuple[float, float] | None = None
+    """Episodes are rejected whose geometric mean of old over sampled probability leaves this band."""
     mrs_veto: float = 1e-4
     kl_stop: float | None = None
     """An epoch ends when approx_kl_k3 of a step exceeds this."""
+    diverged_kl: float | None = None
+    """The fit ends before a step whose approx_kl_k3 exceeds this."""
+    diverged_entropy: float | None = None
+    """The fit ends before a step whose entropy exceeds this many times that of the first."""
     plateau: float | None = None
     """Value pretraining ends when an epoch raises explained_var_mc by less than this."""
     save_after: float = 1.0
@@ -84,12 +98,26 @@ class Settings(Record):
             ("epochs", self.epochs > 0, "a positive number"),
             ("batch", self.batch >= 1, "at least 1"),
             ("lr", self.lr >= 0, "no negative number"),
+            ("clip_low", 0 < self.clip_low < 1, "more than 0 and less than 1"),
+            ("clip_high", self.clip_high > 0, "a positive number"),
+            ("dual_clip", self.dual_clip is None or self.dual_clip > 1, "None or more than 1"),
+            ("value_clip", self.value_clip is None or self.value_clip > 0, "None or a positive number"),
+            ("kl_coef", self.kl_coef == 0 or (self.kl is not None and self.kl_coef > 0), "0, or a positive number together with kl"),
+            ("positive_coef", self.positive_coef >= 0, "no negative number"),
+            ("tis_cap", self.tis_cap is None or self.tis_cap >= 1, "None or at least 1"),
+            ("mrs_band", self.mrs_band is None or self.mrs_band[0] <= 1 <= self.mrs_band[1], "None or bounds around 1"),
+            ("diverged_entropy", self.diverged_entropy is None or self.diverged_entropy > 1, "None or more than 1"),
             ("critic_lr", self.method != "ppo" or self.critic_lr is not None, "a number for ppo"),
             ("gamma", 0 <= self.gamma <= 1, "0 to 1"),
             ("lam", 0 <= self.lam <= 1, "0 to 1"),
             ("lam_critic", 0 <= self.lam_critic <= 1, "0 to 1"),
             ("dtype", self.dtype in ("float32", "bfloat16"), "float32 or bfloat16"),
             ("zero_stage", self.zero_stage in (0, 1, 2, 3), "0, 1, 2 or 3"),
+            (
+                "lora_rank",
+                self.lora_rank is None or (self.lora_rank >= 1 and self.zero_stage < 3),
+                "None, or at least 1 with a zero_stage below 3",
+            ),
             ("kl", self.kl in (None, "k1", "k2", "k3"), "k1, k2 or k3"),
             ("temperature", self.temperature > 0, "a positive number"),
         ]
@@ -107,6 +135,8 @@ class Fitted:
     """`stop` said so: the work folder has everything, nothing was written to out."""
     metrics: dict[str, float]
     """Those of the last step."""
+    ended: str | None = None
+    """Why the fit ended before its last step: it diverged. The weights are those before the step that showed it."""
 
 
 def fit(
@@ -123,6 +153,7 @@ def fit(
     work=None,
     log: Callable[[dict[str, float]], None] = lambda metrics: None,
     stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[str], None] = lambda line: None,
     device: str = "auto",
 ) -> Fitted:
     """Train on `trajectories` and write checkpoints.
@@ -135,21 +166,31 @@ def fit(
     work: folder for resuming; None = no resume. A folder of another fit is a ValueError.
     log: one dict of floats a step, with "step", "epoch" and "steps" (of the whole); a step that is repeated after a kill comes twice.
     stop: asked after every step; True saves and leaves.
-    Raises ValueError for unusable arguments or when no episode is left, FloatingPointError when a loss or gradient is not finite
+    tell: gets the forecast of memory as a line, before any model is loaded.
+    Raises ValueError for unusable arguments, when no episode is left or when the fit cannot fit into memory, FloatingPointError when a loss or gradient is not finite
     (the last saved step stays good).
     """
     world = engine.launch(device)
-    engines, tokenizer, parents = _engines(settings, policy, critic, world)
     rewarded = settings.method in ("value", "ppo", "trloo")
     rows = batching.rows(trajectories, rewarded=rewarded, sampled=settings.method in ("ppo", "trloo"))
+    if rows and (line := _forecast(rows, settings, policy, critic, world)):
+        tell(line)
+    engines, tokenizer, parents, adapters = _engines(settings, policy, critic, world)
     longest = next(iter(engines.values())).module.config.max_position_embeddings
     rows = sorted(batching.fit_length(rows, longest), key=lambda r: r.id)
     if not rows:
         raise ValueError(
             f"trajectories: got {len(trajectories)}, none to train on, wanted some with action tokens{' and a reward' if rewarded else ''}"
         )
+    if rewarded:
+        batching.mark(rows, tokenizer)
     plan = _Plan(rows, settings)
-    progress = _Progress(work, content_id(settings.to_dict(), [[r.id, str(r.reward), zlib.crc32(r.ids.tobytes()), r.actions] for r in rows], parents), engines, world)
+    progress = _Progress(
+        work,
+        content_id(_results(settings), [[r.id, str(r.reward), zlib.crc32(r.ids.tobytes()), r.actions] for r in rows], parents),
+        engines,
+        world,
+    )
     step = progress.resume()
     metrics = measure.data(rows, len(trajectories) - len(rows)) if step == 0 else {}
     prepared, finished, epoch_ev = None, progress.notes.get("finished", False), progress.notes.get("ev")
@@ -162,11 +203,11 @@ def fit(
                 progress.keep(rows, prepared)
         started = time.perf_counter()
         chosen = plan.chosen(epoch, place)
-        metrics |= _step(chosen, engines, settings, plan.rates(step, settings), world)
-        step += 1
+        seen, diverged = _step(chosen, engines, settings, plan.rates(step, settings), world, progress.notes.get("entropy"))
+        progress.notes.setdefault("entropy", seen.get("entropy"))
         seconds = time.perf_counter() - started
-        metrics |= {
-            "step": float(step),
+        metrics |= seen | {
+            "step": float(step + 1),
             "steps": float(plan.steps),
             "epoch": epoch + (place + 1) / plan.per_epoch,
             "step_seconds": seconds,
@@ -177,10 +218,14 @@ def fit(
         last, metrics = metrics, {}
         if world.rank == 0:
             log(last)
-        if settings.kl_stop is not None and last.get("approx_kl_k3", 0.0) > settings.kl_stop:
-            step = (epoch + 1) * plan.per_epoch  # the rest of this epoch is left out
+        if diverged:
+            finished, progress.notes["ended"] = True, f"{diverged} at step {step + 1} of {plan.steps}"
+        else:
+            step += 1
+            if settings.kl_stop is not None and last.get("approx_kl_k3", 0.0) > settings.kl_stop:
+                step = (epoch + 1) * plan.per_epoch  # the rest of this epoch is left out
         if settings.method == "value" and settings.plateau is not None and place + 1 == plan.per_epoch:
-            finished = epoch_ev is not None and last["explained_var_mc"] - epoch_ev < settings.plateau
+            finished |= epoch_ev is not None and last["explained_var_mc"] - epoch_ev < settings.plateau
             epoch_ev = last["explained_var_mc"]
         progress.notes |= {"metrics": last, "ev": epoch_ev, "finished": finished}
         leaving = any(world.gather(bool(stop())))
@@ -190,16 +235,46 @@ def fit(
             _close(engines)
             return Fitted(policy=None, critic=None, steps=step, stopped=True, metrics=last)
     records = _export(
-        engines, tokenizer, parents, world, out, critic_out, kind or {"sft": "sft", "rft": "rft"}.get(settings.method, "ppo"), round
+        engines,
+        adapters,
+        tokenizer,
+        parents,
+        world,
+        out,
+        critic_out,
+        kind or {"sft": "sft", "rft": "rft"}.get(settings.method, "ppo"),
+        round,
     )
     _close(engines)
     return Fitted(
-        policy=records.get("actor"), critic=records.get("critic"), steps=step, stopped=False, metrics=progress.notes.get("metrics", {})
+        policy=records.get("actor"),
+        critic=records.get("critic"),
+        steps=step,
+        stopped=False,
+        metrics=progress.notes.get("metrics", {}),
+        ended=progress.notes.get("ended"),
     )
 
 
+def _results(settings: Settings) -> dict:
+    """The settings that decide what comes out; the others may change between a stop and its resume (after running out of memory, say)."""
+    return {name: value for name, value in settings.to_dict().items() if name not in ("tokens", "checkpointing", "save_after")}
+
+
+def _forecast(rows, settings: Settings, policy, critic, world) -> str:
+    models = {} if settings.method == "value" else {"actor": policy}
+    if settings.method in ("value", "ppo"):
+        models["critic"] = critic or policy
+    if any(path is None or not (pathlib.Path(path) / "config.json").is_file() for path in models.values()):
+        return ""  # what is wrong is said where they are loaded
+    tokens = min(max(settings.tokens, max(map(len, rows))), sum(map(len, rows)))
+    same = {name: getattr(settings, name) for name in ("zero_stage", "dtype", "checkpointing", "lora_rank")}
+    needed = memory.forecast(models, tokens=tokens, actions=min(tokens, sum(r.actions for r in rows)), ranks=world.size, **same)
+    return memory.check(needed, memory.available(world.device), world.device)
+
+
 def _engines(settings: Settings, policy, critic, world):
-    """({"actor": engine, "critic": engine} as the method needs, tokenizer, {name: parent id})."""
+    """({"actor": engine, "critic": engine} as the method needs, tokenizer, {name: parent id}, {name: handle of its adapters})."""
     if policy is None and (settings.method != "value" or critic is None):
         raise ValueError(f"policy: got None, wanted the folder of a policy for {settings.method}")
     dtype = getattr(torch, settings.dtype)
@@ -209,10 +284,18 @@ def _engines(settings: Settings, policy, critic, world):
         "clip": settings.grad_clip,
         "weight_decay": settings.weight_decay,
     }
-    engines, parents = {}, {}
+    engines, parents, adapters = {}, {}, {}
+
+    def ready(net, name: str) -> None:
+        if settings.lora_rank is not None:
+            adapters[name] = lora.attach(net, settings.lora_rank, settings.seed)
+        if settings.checkpointing:
+            net.gradient_checkpointing_enable({"use_reentrant": False})
+
     tokenizer = model.load_tokenizer(policy or critic)
     if settings.method != "value":
         lm, tokenizer, record = model.load(policy, dtype=dtype, device=str(world.device))
+        ready(lm, "actor")
         engines["actor"] = engine.initialize(model.Actor(lm), lr=settings.lr, **options)
         parents["actor"] = record.id
     if settings.method in ("value", "ppo"):
@@ -220,9 +303,10 @@ def _engines(settings: Settings, policy, critic, world):
         record = model.read_record(start)
         net = model.Critic.load(start, dtype=dtype) if record.kind == "critic" else model.Critic.from_policy(start, dtype=dtype)
         rate = settings.lr if settings.method == "value" else settings.critic_lr
+        ready(net.backbone, "critic")
         engines["critic"] = engine.initialize(net.to(world.device), lr=rate, **options)
         parents["critic"] = record.id
-    return engines, tokenizer, parents
+    return engines, tokenizer, parents, adapters
 
 
 class _Plan:
@@ -380,9 +464,10 @@ def _prepare(plan: _Plan, epoch: int, engines, settings: Settings, world, refere
 
 
 def _leave_one_out(rows) -> None:
-    """TRLOO over (task, turn): every token of a turn gets the turn's advantage. The reward comes at the end, so each turn's return is it."""
+    """TRLOO over (task, policy, turn): every token of a turn gets the turn's advantage, from the Monte-Carlo return at its first token."""
     keys = [(i, turn) for i, r in enumerate(rows) for turn in np.unique(r.turn)]
-    result = advantage.trloo([rows[i].reward for i, _ in keys], [f"{rows[i].task} {turn}" for i, turn in keys])
+    returns = [rows[i].mc[rows[i].turn == turn][0] for i, turn in keys]
+    result = advantage.trloo(returns, [f"{rows[i].task} {rows[i].checkpoint} {turn}" for i, turn in keys])
     table = dict(zip(keys, result, strict=True))
     for i, r in enumerate(rows):
         r.adv = np.array([table[i, turn] for turn in r.turn])
@@ -407,11 +492,16 @@ def _score(groups, field: str, module, call, settings: Settings, world) -> None:
             setattr(r, field, everything[r.id])
 
 
-def _step(chosen, engines, settings: Settings, rates, world) -> dict[str, float]:
-    """One update of every engine on `chosen`; the metrics are over all ranks."""
+def _step(chosen, engines, settings: Settings, rates, world, entropy: float | None) -> tuple[dict[str, float], str | None]:
+    """One update of every engine on `chosen`: (metrics over all ranks, None), or (metrics, why it diverged) and no update.
+
+    entropy: that of the fit's first step; None in the first.
+    """
     total = sum(r.actions for r in chosen)  # N: before any rejection, of all ranks
     scale = world.size / total  # DeepSpeed divides the sum of gradients by the number of ranks
     out = {"action_tokens": float(total)}
+    if settings.positive_coef:
+        _mark_positive(chosen, settings.min_reward)
     for name, current in engines.items():
         current.train()
         parts = []
@@ -423,11 +513,30 @@ def _step(chosen, engines, settings: Settings, rates, world) -> dict[str, float]
             current.backward(scalar, scale_wrt_gas=False)
             if members:
                 parts.append({key: np.asarray(value.detach().cpu() if torch.is_tensor(value) else value) for key, value in seen.items()})
-        norm = engine.step(current, rates[name])
         gathered = [part for one in world.gather(parts) for part in one]
         arrays = {key: np.concatenate([part[key] for part in gathered]) for key in gathered[0]}
-        out |= _metrics(name, arrays, settings) | {f"{name}_grad_norm": norm, f"{name}_lr": rates[name]}
-    return out
+        out |= _metrics(name, arrays, settings)
+        if diverged := _diverged(out, settings, entropy):
+            return out, diverged
+        out |= {f"{name}_grad_norm": engine.step(current, rates[name]), f"{name}_lr": rates[name]}
+    return out, None
+
+
+def _diverged(metrics: dict[str, float], settings: Settings, entropy: float | None) -> str | None:
+    """What in the metrics of a step is beyond its bound, with both numbers."""
+    if settings.diverged_kl is not None and metrics.get("approx_kl_k3", 0.0) > settings.diverged_kl:
+        return f"approx_kl_k3 {metrics['approx_kl_k3']:.3g} above {settings.diverged_kl:g}"
+    if settings.diverged_entropy is not None and entropy is not None and metrics.get("entropy", 0.0) > settings.diverged_entropy * entropy:
+        return f"entropy {metrics['entropy']:.3g} above {settings.diverged_entropy:g} times the first step's {entropy:.3g}"
+    return None
+
+
+def _mark_positive(chosen, min_reward: float) -> None:
+    """Set `positive` [A]: N / N+ on the N+ action tokens of positive episodes, so that a sum over all N divided by N is their mean."""
+    good = [r.reward >= min_reward for r in chosen]
+    share = sum(r.actions for r in chosen) / max(1, sum(r.actions for r, fine in zip(chosen, good, strict=True) if fine))
+    for r, fine in zip(chosen, good, strict=True):
+        r.positive = np.full(r.actions, share if fine else 0.0)
 
 
 def _actor_loss(current, b, members, settings: Settings):
@@ -449,25 +558,30 @@ def _actor_loss(current, b, members, settings: Settings):
     )
     seen = {"logp": logp, "loss": per_token, "weight": weight, "kept": kept, "entropy": entropy}
     seen |= {name: f[name] for name in ("old_logp", "rollout_logp", "adv")}
+    if members and members[0].kind is not None:
+        seen["entropy_kind"] = np.concatenate([r.kind for r in members])[ask.cpu().numpy()]
     if settings.kl and settings.kl_coef:
         term = loss.kl_loss(logp, f["ref_logp"], settings.kl)
         per_token, seen["kl"] = per_token + settings.kl_coef * term, term
+    if settings.positive_coef:
+        term = f["positive"] * loss.nll(logp)
+        per_token, seen["positive"] = per_token + settings.positive_coef * term, term
     return per_token, seen
 
 
 def _critic_loss(current, b, members, settings: Settings):
     v = current(b.ids, b.positions, b.src, b.spans)
     per_token = loss.value(v, b.fields["ret"], b.fields["v_old"], clip=settings.value_clip)
-    where = [np.arange(r.actions) / r.actions for r in members]
-    ends = [np.arange(r.actions) == r.actions - 1 for r in members]
-    mc = [r.mc for r in members]
     seen = {"v": v, "loss": per_token, "ret": b.fields["ret"], "v_old": b.fields["v_old"]}
     if members:
+        cat = lambda arrays: np.concatenate(list(arrays))
+        at = [batching.milestones(r) for r in members]
         seen |= {
-            "where": np.concatenate(where),
-            "first": np.concatenate(where) == 0,
-            "last": np.concatenate(ends),
-            "mc": np.concatenate(mc),
+            "where": cat(np.arange(r.actions) / r.actions for r in members),
+            "last": cat(np.arange(r.actions) == r.actions - 1 for r in members),
+            "mc": cat(r.mc for r in members),
+            "task": cat(np.full(r.actions, zlib.crc32(r.task.encode())) for r in members),
+            **{name: cat(one[name] for one in at) for name in at[0]},
         }
     return per_token, seen
 
@@ -477,14 +591,17 @@ def _metrics(name: str, arrays, settings: Settings) -> dict[str, float]:
         return measure.critic(arrays, clip=settings.value_clip)
     if settings.method in ("sft", "rft"):
         return {"loss": float(arrays["loss"].mean()), "perplexity": float(np.exp(min(arrays["loss"].mean(), 20.0)))}
-    out = measure.policy(arrays, low=settings.clip_low, high=settings.clip_high) | {"entropy": float(arrays["entropy"].mean())}
-    return out | ({"kl_reference": float(arrays["kl"].mean())} if "kl" in arrays else {})
+    out = measure.policy(arrays, low=settings.clip_low, high=settings.clip_high) | measure.entropy(arrays)
+    extra = {"kl": "kl_reference", "positive": "positive_nll"}
+    return out | {shown: float(arrays[key].mean()) for key, shown in extra.items() if key in arrays}
 
 
-def _export(engines, tokenizer, parents, world, out, critic_out, kind, round) -> dict[str, Checkpoint]:
+def _export(engines, adapters, tokenizer, parents, world, out, critic_out, kind, round) -> dict[str, Checkpoint]:
     records = {}
     for name, path in (("actor", out), ("critic", critic_out)):
         if name in engines and path is not None:
+            if name in adapters:
+                lora.merge(adapters[name])
             with engine.whole(engines[name]):
                 if world.rank == 0:
                     net = engines[name].module.model if name == "actor" else engines[name].module

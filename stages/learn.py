@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import json
 import pathlib
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,16 +15,18 @@ from stages.stage import Job
 
 SHOWN = ("loss", "pg_loss", "value_loss", "approx_kl_k3", "explained_var_mc", "reward_mean")
 """What a headline shows of a fit's last step."""
+REPLAY = "replay"
+"""Folder in a round's critic that carries the rollouts which later rounds may learn from once more."""
 
 
-def settings(section: Any, method: str, **changes: Any):
-    """The Settings of a fit: every field that the params section has, `changes` above them."""
-    import dataclasses
-
+def settings(job: Job, section: Any, method: str, **changes: Any):
+    """The Settings of a fit: the machine's, every field that the params section or a record in it has, `changes` above them."""
     from policy.train import Settings
 
     names = {field.name for field in dataclasses.fields(Settings)}
-    given = {name: value for name, value in vars(section).items() if name in names}
+    parts = [section, *(value for value in vars(section).values() if dataclasses.is_dataclass(value))]
+    machine = {"tokens": job.params.machine.micro_tokens, "checkpointing": job.params.machine.checkpointing}
+    given = machine | {name: value for part in parts for name, value in vars(part).items() if name in names}
     return Settings(**given | {"method": method} | changes)
 
 
@@ -32,19 +38,25 @@ def fit(job: Job, trajectories: Sequence[Trajectory], wanted, *, name: str = "fi
         job.record(fit=name, **metrics)
         job.progress(int(metrics["step"]), int(metrics["steps"]), f"{name} {words(metrics)}".strip())
 
-    return train.fit(trajectories, wanted, work=job.work / name, log=log, device=job.params.machine.device, **places)
+    def tell(line: str) -> None:
+        print(f"{job.name}: {line}", flush=True)
+
+    try:
+        return train.fit(trajectories, wanted, work=job.work / name, log=log, tell=tell, device=job.params.machine.device, **places)
+    except FloatingPointError as error:
+        raise ValueError(f"{name}: {error} (a lower lr, or a bound under bounds, may keep it finite)") from error
 
 
 def imitate(job: Job, trajectories: Sequence[Trajectory], *, start: str, out: str, kind: str, section: Any) -> Checkpoint:
     """Learn the actions of `trajectories`; the checkpoint `out` (both paths as in dvc.yaml)."""
     method = {"sft": "sft", "rft": "rft"}[kind]
-    fit(job, trajectories, settings(section, method), policy=job.root / start, out=job.out(out), kind=kind)
+    fit(job, trajectories, settings(job, section, method), policy=job.root / start, out=job.out(out), kind=kind)
     return published(job, out)
 
 
 def value(job: Job, trajectories: Sequence[Trajectory], *, start: str, out: str, section: Any) -> dict[str, float]:
     """Value pretraining of a critic with the backbone of `start`. Returns the last step's metrics."""
-    last = fit(job, trajectories, settings(section, "value"), policy=job.root / start, critic_out=job.out(out)).metrics
+    last = fit(job, trajectories, settings(job, section, "value"), policy=job.root / start, critic_out=job.out(out)).metrics
     published(job, out)
     return last
 
@@ -55,32 +67,70 @@ def reinforce(
     *,
     policy: pathlib.Path,
     critic: pathlib.Path | None,
+    reference: pathlib.Path,
     policy_out: pathlib.Path,
     critic_out: pathlib.Path,
     kind: str,
     section: Any,
     name: str = "fit",
     **changes: Any,
-) -> dict[str, float]:
-    """PPO (or TRLOO, as the section says) from `policy` on the episodes that it played. Returns the last step's metrics."""
-    import shutil
+):
+    """One update of `policy` by the section's algorithm on the episodes that it played. Returns Fitted.
 
-    method = getattr(section, "algorithm", "ppo")
-    places = {"policy": policy, "out": policy_out, "kind": kind, "round": job.round}
+    ppo: clipped surrogate with a critic. trloo: the same loss on leave-one-out advantages. rft: likelihood of the episodes that pass
+    `rejected`. The last two build no critic: the one given is carried along unchanged, so that a later round finds it.
+    reference: folder of the policy that loss.kl measures the distance to. Raises ValueError when there is nothing to learn from.
+    """
+    method, chosen, counts = section.algorithm, list(trajectories), {}
+    if method == "rft":
+        chosen, _ = accepted(trajectories, section.min_reward)
+        counts = {"kept": float(len(chosen)), "played": float(len(trajectories))}
+    places = {"policy": policy, "out": policy_out, "kind": kind, "round": job.round, "reference": reference}
     if method == "ppo":
         places |= {"critic": critic, "critic_out": critic_out}
-    last = fit(job, trajectories, settings(section, method, **changes), name=name, **places).metrics
+    fitted = fit(job, chosen, settings(job, section, method, **changes), name=name, **places)
     if method != "ppo" and critic is not None:
-        # Without a critic in play the next round still finds one: this one, unchanged.
-        shutil.copytree(critic, critic_out, dirs_exist_ok=True)
-    return last
+        shutil.copytree(critic, critic_out, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REPLAY))
+    return dataclasses.replace(fitted, metrics=fitted.metrics | counts)
+
+
+def rejected(trajectory: Trajectory, min_reward: float) -> str | None:
+    """The name of the first rule that drops the trajectory from imitation, or None when it is to be learned.
+
+    The outcome filter wants a reward; the pattern filter drops episodes with a broken or pointless course, so that the model does not
+    learn to repeat itself, to talk past the tools, or to be cut off (CUDA Agent, arXiv 2602.24286).
+    """
+    from policy.prompt import MALFORMED
+
+    if trajectory.reward is None:
+        return "lost"
+    if trajectory.reward < min_reward:
+        return "outcome"
+    # Who has one turn only cannot submit what it has not seen verified
+    if trajectory.stop != "done" and not (trajectory.stop == "max_turns" and len(trajectory.turns) == 1):
+        return "not_submitted"
+    if any(turn.finish_reason == "length" for turn in trajectory.turns):
+        return "cut_off"
+    if any(not turn.tool_calls or any(call.tool == MALFORMED for call in turn.tool_calls) for turn in trajectory.turns):
+        return "malformed"
+    actions = [turn.text for turn in trajectory.turns]
+    if len(set(actions)) < len(actions):
+        return "repeats_itself"
+    return None
+
+
+def accepted(trajectories: Sequence[Trajectory], min_reward: float) -> tuple[list[Trajectory], dict[str, int]]:
+    """(those to be learned, how many each rule dropped). Raises ValueError when none is left."""
+    why = {t.id: rejected(t, min_reward) for t in trajectories}
+    kept = [t for t in trajectories if why[t.id] is None]
+    dropped = dict(collections.Counter(rule for rule in why.values() if rule).most_common())
+    if not kept:
+        raise ValueError(f"min_reward: got {min_reward}, which none of {len(trajectories)} trajectories passes ({dropped}), wanted a lower one")
+    return kept, dropped
 
 
 def published(job: Job, path: str) -> Checkpoint:
     """The record in the staged folder of `path`, its path rewritten to where it will be published."""
-    import dataclasses
-    import json
-
     from policy.model import RECORD
 
     file = job.out(path) / RECORD

@@ -27,6 +27,10 @@ class Machine:
     """Judging slots; 0 = what the machine has."""
     sampler_batch: int
     """Sequences that the embedded sampler decodes together."""
+    micro_tokens: int
+    """Most tokens of a training micro-batch; a longer episode stands alone."""
+    checkpointing: bool
+    """Compute activations again in the backward pass: less memory, a third more time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,17 +111,52 @@ class Training:
     batch: int
     """Episodes an optimizer step."""
     lr: float
+    lora_rank: int | None
+    """Train adapters of this rank alone (needs the extra `lora`); null = every weight."""
     zero_stage: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reinforcement(Training):
-    """What PPO and TRLOO are told beside it; their epochs are whole."""
+class Loss:
+    """Options of the policy and value losses; null or 0 = off. Meanings and formulas: policy.train.Settings, policy/loss.py."""
 
+    dual_clip: float | None
+    value_clip: float | None
+    kl: Literal["k1", "k2", "k3"] | None
+    """Estimator of the KL to the warm-started policy (sft)."""
+    kl_coef: float
+    positive_coef: float
+    """Of the language-model loss on episodes of at least min_reward."""
+    tis_cap: float | None
+    mrs_band: tuple[float, ...] | None
+    mrs_veto: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Where an epoch (kl_stop) or the whole update (the others) ends early; null = never."""
+
+    kl_stop: float | None
+    diverged_kl: float | None
+    diverged_entropy: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reinforcement(Training):
+    """What an update from played episodes is told beside it; its epochs are whole."""
+
+    algorithm: Literal["ppo", "trloo", "rft"]
+    """PPO with a critic, the leave-one-out baseline of a task's samples without one, or rejection fine-tuning."""
+    min_reward: float
+    """Least reward of an episode that rft learns, or that counts as positive for loss.positive_coef."""
     epochs: int
     critic_lr: float
     clip_low: float
     clip_high: float
+    reuse: int
+    """Rounds (or iterations) whose episodes are learned once more beside this one's; what another policy sampled needs loss.tis_cap."""
+    loss: Loss
+    bounds: Bounds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,6 +181,8 @@ class SingleTurn(Reinforcement):
     tasks: int
     """Train tasks drawn an iteration."""
     samples: int
+    draw: Literal["uniform", "variance"]
+    floor: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,6 +202,13 @@ class Rft(Training):
 class Critic(Training):
     """Value pretraining."""
 
+    gamma: float
+    lam_critic: float
+    """Of the value targets; 1 = Monte-Carlo returns, 0.95 with unit token = the paper's."""
+    unit: Literal["token", "turn"]
+    plateau: float | None
+    """Ends when an epoch raises explained_var_mc by less; null = never."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rollout:
@@ -168,14 +216,24 @@ class Rollout:
     tasks: int
     """Train tasks played a round; 0 = all."""
     samples: int
+    draw: Literal["uniform", "variance"]
+    """All tasks alike, or by the variance of a task's rewards when last played."""
+    floor: float
+    """Least variance that a task is drawn with, also that of a task not yet played."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Update(Reinforcement):
-    algorithm: Literal["ppo", "trloo"]
     gamma: float
     lam: float
+    """Of the policy's advantages."""
+    lam_critic: float
+    """Of the value targets."""
+    adaptive_alpha: float | None
+    """Length-adaptive lambda in place of lam: 1 - 1 / (alpha * action tokens); null = lam."""
     unit: Literal["token", "turn"]
+    """What gamma and both lambdas count."""
+    whiten: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -296,17 +354,57 @@ def _convert_section(hint: type, value: Any, key: str) -> Any:
     return hint(**found)
 
 
+RANGES: dict[str, tuple[Any, str]] = {
+    "gamma": (lambda v: v <= 1, "0 to 1"),
+    "lam": (lambda v: v <= 1, "0 to 1"),
+    "lam_critic": (lambda v: v <= 1, "0 to 1"),
+    "adaptive_alpha": (lambda v: v > 0, "more than zero"),
+    "clip_low": (lambda v: 0 < v < 1, "more than 0 and less than 1"),
+    "clip_high": (lambda v: v > 0, "more than zero"),
+    "dual_clip": (lambda v: v > 1, "more than 1"),
+    "value_clip": (lambda v: v > 0, "more than zero"),
+    "tis_cap": (lambda v: v >= 1, "1 or more"),
+    "mrs_band": (lambda v: len(v) == 2 and 0 < v[0] <= 1 <= v[1], "two bounds around 1"),
+    "mrs_veto": (lambda v: v < 1, "less than 1"),
+    "kl_stop": (lambda v: v > 0, "more than zero"),
+    "diverged_kl": (lambda v: v > 0, "more than zero"),
+    "diverged_entropy": (lambda v: v > 1, "more than 1"),
+    "floor": (lambda v: v > 0, "more than zero: else a task that was never mixed is never played again"),
+    "micro_tokens": (lambda v: v >= 1, "1 or more"),
+    "lora_rank": (lambda v: v >= 1, "1 or more"),
+    "epochs": (lambda v: v > 0, "more than zero"),
+    "batch": (lambda v: v >= 1, "1 or more"),
+    "zero_stage": (lambda v: v <= 3, "0, 1, 2 or 3"),
+}
+"""What a value must be beside its type and beside zero or more, by the key's name; null is not looked at."""
+
+
+def _check_ranges(record: Any, key: str) -> None:
+    for field in dataclasses.fields(record):
+        value, name = getattr(record, field.name), f"{key}.{field.name}"
+        if dataclasses.is_dataclass(value):
+            _check_ranges(value, name)
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0 and field.name != "min_reward":
+            _fail(name, value, "zero or more")
+        elif value is not None and field.name in RANGES and not RANGES[field.name][0](value):
+            _fail(name, list(value) if isinstance(value, tuple) else value, RANGES[field.name][1])
+
+
 def _check(params: Params, path: str) -> None:
     """Ranges, and the names that rounds and evaluate give to checkpoints."""
     for section in dataclasses.fields(params):
         record = getattr(params, section.name)
-        for field in dataclasses.fields(record) if dataclasses.is_dataclass(record) else ():
-            value = getattr(record, field.name)
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and value < 0 and field.name != "min_reward":
-                _fail(f"{path}: {section.name}.{field.name}", value, "zero or more")
+        if dataclasses.is_dataclass(record):
+            _check_ranges(record, f"{path}: {section.name}")
     for section, field in (("episode", "turns"), ("episode", "new_tokens"), ("synthesize", "count"), ("evaluate", "samples"), ("rollout", "samples")):
         if getattr(getattr(params, section), field) < 1:
             _fail(f"{path}: {section}.{field}", 0, "one or more")
+    for section in ("single_turn", "update"):
+        given = getattr(params, section).loss
+        if getattr(params, section).reuse and given.tis_cap is None and getattr(params, section).algorithm != "rft":
+            _fail(f"{path}: {section}.loss.tis_cap", None, f"a number: {section}.reuse learns from what earlier policies sampled")
+        if (given.kl is None) != (given.kl_coef == 0):
+            _fail(f"{path}: {section}.loss.kl_coef", given.kl_coef, f"{'0' if given.kl is None else 'more than zero'} where loss.kl is {given.kl or 'null'}")
     if abs(sum(params.synthesize.mix.values()) - 1) > 1e-6:
         _fail(f"{path}: synthesize.mix", params.synthesize.mix, "shares that add up to 1")
     if params.model.path is None and params.model.hidden % params.model.heads:

@@ -8,9 +8,15 @@ from stages.stage import Job, main
 
 def run(job: Job) -> None:
     from data.store import TrajectoryStore, read_tasks
+    from policy import curriculum
 
     section, out = job.params.rollout, f"artifacts/trajectories/rollout-{job.key}"
-    tasks = play.draw(read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", "train"), section.tasks, section.seed + job.round)
+    train, seed = read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", "train"), section.seed + job.round
+    if section.draw == "variance":
+        history = curriculum.load(job.root / f"artifacts/checkpoints/{job.params.round.prev}")
+        tasks = curriculum.draw(train, section.tasks, seed, history=history, floor=section.floor)
+    else:
+        tasks = play.draw(train, section.tasks, seed)
     player = play.sampler(job, f"artifacts/checkpoints/{job.params.round.prev}")
     store = TrajectoryStore(job.work / "live", job.round)
     play.play_all(

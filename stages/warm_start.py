@@ -33,7 +33,7 @@ def run(job: Job) -> None:
     rows = [dataclasses.replace(t, sample=t.sample + copy * section.judged) for copy in range(section.repeat) for t in whole]
     rows += [written(task, action, index, prompt) for index, (task, action) in enumerate(practice)]
     base = learn.published(job, BASE)
-    learn.fit(job, rows, learn.settings(section, "sft"), policy=job.out(BASE), out=job.out(SFT), kind="sft")
+    learn.fit(job, rows, learn.settings(job, section, "sft"), policy=job.out(BASE), out=job.out(SFT), kind="sft")
     checkpoint = learn.published(job, SFT)
     last = job.journal()[-1]
     job.summary = {

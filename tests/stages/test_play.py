@@ -10,7 +10,7 @@ from data.records import SandboxError, Task, ToolCall, Verdict
 from data.store import TrajectoryStore
 from policy.prompt import call_text
 from policy.sampler import Completion
-from stages import params, play, rft
+from stages import learn, params, play
 from stages.stage import Job
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -157,8 +157,8 @@ def test_rejection_keeps_what_ended_well_and_was_played_sanely(tmp_path):
         "repeats_itself": changed(turns=twice),
     }
     for rule, trajectory in cases.items():
-        assert rft.rejected(trajectory, 2.0) == rule
-    assert rft.rejected(changed(stop="max_turns"), 2.0) is None, "an agent with one turn cannot submit"
+        assert learn.rejected(trajectory, 2.0) == rule
+    assert learn.rejected(changed(stop="max_turns"), 2.0) is None, "an agent with one turn cannot submit"
 
 
 def test_a_stage_in_which_nothing_could_be_judged_fails_and_plays_again(tmp_path):
