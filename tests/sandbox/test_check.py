@@ -136,13 +136,19 @@ def test_kernels_of_cupy_pass_and_its_array_functions_are_refused():
         check_candidate(Candidate(format="cupy", files={"model_new.py": source}), policy="own_kernels_only", backend="cuda")
 
     check(CUPY)
-    check(CUPY.replace("KERNEL = cupy.RawModule", "MODULE = cupy.RawModule").replace('.get_function("k")', '\nKERNEL = MODULE.get_function("k")'))
+    check(
+        CUPY.replace("KERNEL = cupy.RawModule", "MODULE = cupy.RawModule").replace(
+            '.get_function("k")', '\nKERNEL = MODULE.get_function("k")'
+        )
+    )
     for work in ("cupy.maximum(cupy.asarray(x), 0)", "cupy.fuse()", "cupy.cuda.cublas.sgemm()"):
         with pytest.raises(Failed) as caught:
             check(CUPY.replace("        return out", f"        {work}\n        return out"))
         assert (caught.value.status, caught.value.rule) == (Status.REJECTED, "library_call")
     with pytest.raises(Failed, match="no kernel"):
-        check(CUPY.replace("            KERNEL((1,), (256,), (x.data_ptr(), out.data_ptr(), cupy.int64(x.numel())))\n", "            pass\n"))
+        check(
+            CUPY.replace("            KERNEL((1,), (256,), (x.data_ptr(), out.data_ptr(), cupy.int64(x.numel())))\n", "            pass\n")
+        )
 
 
 WAYS_AROUND = {
@@ -174,3 +180,292 @@ def test_names_are_no_way_around_the_policy(way):
         with pytest.raises(Failed) as caught:
             check_candidate(spelled, policy=policy)
         assert caught.value.status is Status.REJECTED
+
+
+def module(init="", before="", body="", methods="", base="nn.Module", after="") -> Candidate:
+    """A ModelNew with a kernel of its own that it calls on every input, and the lines given."""
+    init = "".join(f"        {line}\n" for line in init.splitlines())
+    init = f"    def __init__(self):\n        super().__init__()\n{init}\n" if init else ""
+    methods = "".join(f"    {line}\n" for line in methods.splitlines())
+    head = HEAD.replace("class ModelNew(nn.Module):\n", f"{before}\n\nclass ModelNew({base}):\n{init}{methods}")
+    made = candidate("out = torch.empty_like(x)\ncuda_extension.k(x, out, 1)\n" + body, head=head)
+    return Candidate(format=made.format, files=made.files | {"model_new.py": made.files["model_new.py"] + after})
+
+
+LIBRARY_WORK = {
+    'reduce over getattr': ('', 'import functools', 'return functools.reduce(getattr(torch, "maximum"), (x, x))'),
+    'getattr constant': ('', '', 'return getattr(torch, "relu")(x)'),
+    'getattr constant method': ('', '', 'return getattr(x, "relu")()'),
+    'getattr default': ('', '', 'return getattr(x, "relu", None)()'),
+    'T = torch': ('', 'T = torch', 'return T.relu(x)'),
+    'T = torch local': ('', '', 'T = torch\nreturn T.relu(x)'),
+    'F alias': ('', 'F = torch.nn.functional', 'return F.relu(x)'),
+    'from import': ('', 'from torch import relu as empty_like', 'return empty_like(x)'),
+    'tuple alias': ('', 'T, N = torch, nn', 'return T.relu(x)'),
+    'walrus alias': ('', '', 'return (T := torch).relu(x)'),
+    'walrus fn': ('', '', 'return (f := torch.relu)(x)'),
+    'for alias': ('', '', 'for f in (torch.relu,):\n    out = f(x)\nreturn out'),
+    'comp alias': ('', '', 'return [f(x) for f in [torch.relu]][0]'),
+    'subscript': ('', '', 'return [torch.relu][0](x)'),
+    'dict': ('', "D = {'a': torch.relu}", "return D['a'](x)"),
+    'starmap Tensor.relu': ('', 'import itertools', 'return list(itertools.starmap(torch.Tensor.relu, [(x,)]))[0]'),
+    'map bound': ('', '', 'return list(map(x.add, [x]))[0]'),
+    'map Tensor': ('', '', 'return list(map(torch.Tensor.relu, [x]))[0]'),
+    'map self.act': ('self.act = nn.ReLU()', '', 'return list(map(self.act, [x]))[0]'),
+    'filter': ('', '', 'return list(filter(x.copy_, [x]))[0]'),
+    'sorted key': ('', '', 'return sorted([x], key=torch.relu_)[0]'),
+    'partial bound': ('', 'import functools', 'return functools.partial(x.relu)()'),
+    'partial var': ('', 'import functools', 'p = functools.partial(torch.relu, x)\nreturn p()'),
+    'operator.add': ('', 'import operator', 'return operator.add(x, x)'),
+    'operator.neg alias': ('', 'from operator import neg as n', 'return n(x)'),
+    'operator.methodcaller': ('', 'import operator', "return operator.methodcaller('relu')(x)"),
+    'reduce operator': ('', 'import functools, operator', 'return functools.reduce(operator.add, [x, x])'),
+    'map operator': ('', 'import operator', 'return list(map(operator.neg, [x]))[0]'),
+    'math.prod': ('', 'import math', 'return math.prod([x, x])'),
+    'sum': ('', '', 'return sum([x, x])'),
+    'sum of stored': ('', '', 'parts = []\nparts.append(x)\nreturn sum(parts)'),
+    'sum of stored alias': ('', '', 'parts = []\nother = parts\nother.append(x)\nreturn parts[0] + parts[0]'),
+    'store via function': ('', 'def put(l, v):\n    l.append(v)\n', 'parts = []\nput(parts, x)\nreturn parts[0] + parts[0]'),
+    'accumulate': ('', 'import itertools', 'return list(itertools.accumulate([x, x]))[1]'),
+    'accumulate func': ('', 'import itertools', 'return list(itertools.accumulate([x, x], torch.maximum))[1]'),
+    'reduce lambda': ('', 'import functools', 'return functools.reduce(lambda a, b: a + b, (x, x))'),
+    'lambda var': ('', 'add = lambda a, b: a + b', 'return add(x, x)'),
+    'annotated int': ('', '', 'return self.f(x)', 'def f(self, v: int):\n    return v + v'),
+    'index': ('self.table = nn.Parameter(torch.ones(4))', '', 'return self.table[x]'),
+    'param ops': ('self.p = nn.Parameter(torch.ones(4))', '', 'return self.p * self.p'),
+    'self.a tensor': ('', '', 'self.a = x\nreturn self.a + self.a'),
+    'buffer named eps': ("self.register_buffer('eps', torch.ones(4))", '', 'self.eps.copy_(x)\nreturn self.eps + self.eps'),
+    'rebound run': ('self.run = cuda_extension.k\nself.run = torch.relu', '', 'return self.run(x)'),
+    'rebound run elsewhere': ('self.run = cuda_extension.k', '', 'self.swap()\nreturn self.run(x)', 'def swap(self):\n    self.run = torch.relu'),
+    'rebound name': ('', 'run = cuda_extension.k\nrun = torch.relu', 'return run(x)'),
+    'conditional': ('', 'run = torch.relu if torch else cuda_extension.k', 'return run(x)'),
+    'or': ('', '', 'return (torch.relu or cuda_extension.k)(x)'),
+    'for target': ('for self.run in [torch.relu]:\n    pass\n', '', 'return self.run(x)'),
+    'add_module': ("self.run = cuda_extension.k\nself.add_module('run', nn.ReLU())", '', 'return self.run(x)'),
+    'register_module': ("self.register_module('forward', nn.ReLU())", '', 'return out'),
+    '_modules': ("self._modules['run'] = nn.ReLU()", '', 'return self.run(x)'),
+    'setattr': ("setattr(self, 'run', torch.relu)", '', 'return self.run(x)'),
+    'object setattr': ("object.__setattr__(self, 'forward', torch.relu)", '', 'return out'),
+    'self.forward': ('self.forward = torch.relu', '', 'return out'),
+    'class forward': ('', '', 'return out', 'forward = torch.relu'),
+    'compiled call': ('self._compiled_call_impl = nn.ReLU()', '', 'return out'),
+    'nn.ReLU base': ('', '', 'return super().forward(x)', '', 'nn.ReLU'),
+    'nn.ReLU base 2': ('', 'class B(nn.ReLU):\n    pass', 'return super().forward(x)', '', 'B'),
+    'super forward': ('', 'class B(nn.Module):\n    pass', 'return super().forward(x)', '', 'B'),
+    'unbound forward': ('', '', 'return nn.ReLU.forward(self, x)'),
+    'decorator': ('', 'def swap(f):\n    return torch.relu\n\n@swap\ndef g(v):\n    return v\n', 'return g(x)'),
+    'class decorator': ('', 'def swap(c):\n    return nn.ReLU\n\n@swap\nclass H:\n    pass\n', 'return H()(x)'),
+    'getattr method': ('', '', 'return self.relu(x)', "def __getattr__(self, name):\n    return getattr(torch, 'relu')"),
+    'call method': ('', '', 'return out', 'def __call__(self, v):\n    return torch.relu(v)'),
+    'class-level dunder': ('', '', 'return out', '__call__ = torch.relu'),
+    'metaclass': ('', 'class M(type):\n    pass\n\nclass H(metaclass=M):\n    pass', 'return out'),
+    'hook': ('self.register_forward_hook(lambda m, i, o: torch.relu(i[0]))', '', 'return out'),
+    'generator at module level': ('', 'B = [torch.zeros(4)]\nG = (torch.relu(b) for b in B)', 'return next(G)'),
+    'map at module level': ('', 'B = [torch.zeros(4)]\nG = map(torch.relu, B)', 'return next(G)'),
+    'defaultdict': ('', 'import collections, functools\nB = torch.zeros(4)\nD = collections.defaultdict(functools.partial(torch.relu, B))', 'B.copy_(x)\nreturn D[0]'),
+    'graph in init': ('self.b = torch.zeros(4)\nself.g = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(self.g):\n    self.y = torch.relu(self.b)', '', 'self.b.copy_(x)\nself.g.replay()\nreturn self.y'),
+    'helper init': ('', 'class H:\n    def __init__(self, v):\n        self.y = torch.relu(v)\n', 'return H(x).y'),
+    'staticmethod torch': ('', '', 'return self.act(x)', 'act = staticmethod(torch.relu)'),
+    'property': ('', '', 'return self.act(x)', '@property\ndef act(self):\n    return torch.relu'),
+    'unbound self': ('', '', 'return ModelNew.go(torch, x)', 'def softmax(self, v):\n    return v\ndef go(self, v):\n    return self.softmax(v)'),
+    'decoy method name': ('', '', 'return x.softmax(-1)', 'def softmax(self, v):\n    return v'),
+    'type call': ('', '', 'return type(x).relu(x)'),
+    'type 3': ('', "M = type('M', (nn.ReLU,), {})", 'return M()(x)'),
+    'patch by alias': ('', 'T = torch\nT.empty_like = torch.relu', 'return torch.empty_like(x)'),
+    'patch by container': ('', 'm = [torch][0]\nm.empty_like = torch.relu', 'return torch.empty_like(x)'),
+    'patch by if': ('', 'm = torch if nn else nn\nm.empty_like = torch.relu', 'return torch.empty_like(x)'),
+    'torch.sys': ('', "torch.sys.modules['cuda_extension'] = torch", 'return cuda_extension.relu(x)'),
+    'torch.os': ('', 'os = torch.os', 'return out'),
+    'kernel dict store': ("self.k = {'a': cuda_extension.k}\nself.k['a'] = torch.relu", '', "return self.k['a'](x)"),
+    'kernel dict alias store': ("self.k = {'a': cuda_extension.k}\nd = self.k\nd['a'] = torch.relu", '', "return self.k['a'](x)"),
+    'kernel dict update': ("self.k = {'a': cuda_extension.k}\nself.k.update(a=torch.relu)", '', "return self.k['a'](x)"),
+    'kernel list append': ('self.k = []\nself.k.append(torch.relu)', '', 'return self.k[0](x)'),
+    'parametrize': ("self.c = nn.Linear(2, 2)\ntorch.nn.utils.parametrize.register_parametrization(self.c, 'weight', nn.ReLU())", '', 'self.c.weight = x\nreturn self.c.weight'),
+    'default arg': ('', '', 'def g(v=torch.relu(x)):\n    return v\nreturn g()'),
+    'annotation': ('', '', 'class H:\n    y: torch.relu(x) = 1\nreturn out'),
+    'class body in forward': ('', '', 'class H:\n    y = torch.relu(x)\nreturn H.y'),
+    'jit.fn': ('', 'import triton\n\n@triton.jit\ndef kern(v):\n    return torch.relu(v)\n', 'return kern.fn(x)'),
+    'jit torch': ('', 'import triton\n\n@triton.jit\ndef kern(v):\n    return torch.relu(v)\n', 'kern[(1,)](x)\nreturn out'),
+    'kernel attr': ('', '', 'return cuda_extension.k.__self__(x)'),
+    'triton ops': ('', 'import triton', 'return triton.ops.matmul(x, x)'),
+    'grid lambda op': ('', 'import triton\n\n@triton.jit\ndef kern(v):\n    pass\n', "kern[lambda m: (m['v'].relu_(),)](x)\nreturn out"),
+    'int of': ('', '', 'a = x.shape\na = x\nreturn a + a'),
+    'cycle': ('', '', 'a = b = x\na = b\nb = a\nreturn a + b'),
+    'comprehension self': ('', '', 'return [x + x for x in [x]][0]'),
+    'swap in loop': ('', '', 'a, b = 1, x\nfor _ in range(2):\n    a, b = b, a\nreturn a * a'),
+    'starred': ('', '', 'a, *b = 1, x, x\nreturn b[0] + b[1]'),
+    'global': ('', 'Y = 1', 'global Y\nY = x\nreturn Y + Y'),
+    'return param': ('', 'def same(v):\n    return v\n', 'y = same(x)\nreturn y + y'),
+    'map result': ('', '', 'y = list(map(lambda i: x, range(2)))\nreturn y[0] + y[1]'),
+    'dataclass field': ('', 'import dataclasses\n\n@dataclasses.dataclass\nclass H:\n    f: object\n', 'return H(torch.relu).f(x)'),
+    'namedtuple': ('', "import collections\nH = collections.namedtuple('H', 'f')", 'return H(torch.relu).f(x)'),
+    'vararg': ('', 'def f(*a):\n    return a[0] + a[1]\n', 'return f(x, x)'),
+    'kwarg': ('', "def f(**a):\n    return a['p'] + a['p']\n", 'return f(p=x)'),
+    'default mutable': ('', 'def f(v, acc=[]):\n    acc.append(v)\n    return acc\n', 'y = f(x)\nreturn y[0] + y[0]'),
+    'list index': ('', '', 'idx = [1, 0]\nreturn x[idx]'),
+    'matmul plain': ('', '', 'return 1 @ x'),
+    'self alias call': ('self.view = nn.ReLU()', '', 'me = [self][0]\nreturn me.view(x)'),
+    'ModelNew inner': ('', 'class Inner(nn.Module):\n    def forward(self, v):\n        return torch.relu(v)\n', 'return Inner()(x)'),
+    'Module instance call': ('self.inner = nn.Sequential(nn.ReLU())', '', 'return self.inner.forward(x)'),
+    'next iter': ('self.inner = nn.Sequential(nn.ReLU())', '', 'return next(iter(self.inner))(x)'),
+    'except name': ('', '', 'try:\n    raise ValueError(torch.relu)\nexcept ValueError as e:\n    f = e.args[0]\nreturn f(x)'),
+    'with as': ('', '', 'with torch.no_grad() as f:\n    pass\nreturn f(x)'),
+    'match': ('', '', 'match [torch.relu]:\n    case [f]:\n        pass\nreturn f(x)'),
+    'builtin rebind': ('', 'len = torch.relu', 'return len(x)'),
+    'param callable': ('', 'def call(f, v):\n    return f(v)\n', 'return call(torch.relu, x)'),
+    'lambda call param': ('', '', 'return (lambda f: f(x))(torch.relu)'),
+    'star import': ('', 'from torch import *', 'return relu(x)'),
+    'weights in place': ('', '', 'x[0] += 1\nreturn x'),
+    'iadd attr': ('self.acc = 0', '', 'self.acc += x\nreturn self.acc'),
+}  # fmt: skip
+"""Library work beside a kernel of one's own: lines of __init__, before the class, of forward, methods, base."""
+
+HONEST = {
+    'prod': ('', 'import functools, operator', 'n = functools.reduce(operator.mul, x.shape, 1)\ncuda_extension.k(x, out, n)\nreturn out'),
+    'lambda prod': ('', 'import functools', 'n = functools.reduce(lambda a, b: a * b, x.shape, 1)\ncuda_extension.k(x, out, n)\nreturn out'),
+    'math': ('', 'import math', 'n = math.prod(x.shape[1:]) * math.ceil(x.numel() / 256)\ncuda_extension.k(x, out, n)\nreturn out'),
+    'helper method': ('self.block = 256', '', 'cuda_extension.k(x, out, self.blocks(x.numel()))\nreturn out', 'def blocks(self, n):\n    return (n + self.block - 1) // self.block'),
+    'helper function': ('', 'def blocks(n, b=256):\n    return (n + b - 1) // b\n', 'cuda_extension.k(x, out, blocks(x.numel()) * 2)\nreturn out'),
+    'static': ('', '', 'cuda_extension.k(x, out, self.up(x.shape[0], 4) + 1)\nreturn out', '@staticmethod\ndef up(n, b):\n    return -(-n // b) * b'),
+    'alias': ('self.k = cuda_extension.k', '', 'y = torch.empty_like(x)\nk = self.k\nk(x, y, x.numel())\nreturn y'),
+    'alias empty': ('', 'empty = torch.empty_like', 'y = empty(x)\ncuda_extension.k(x, y, 1)\nreturn y'),
+    'getattr': ('', '', "y = torch.empty(x.shape, dtype=getattr(torch, 'float32'))\ncuda_extension.k(x, y, 1)\nreturn y"),
+    'dict': ("self.k = {'a': cuda_extension.k, 'b': cuda_extension.k2}", '', "self.k['a'](x, out, x.numel())\nfor k in self.k.values():\n    k(x, out, 1)\nreturn out"),
+    'tuple': ('', 'K = (cuda_extension.k, cuda_extension.k2)', 'K[0](x, out, 1)\nfor k in K:\n    k(x, out, 1)\nreturn out'),
+    'cache': ('self.cache = {}', '', 'key = (x.shape, x.dtype)\nif key not in self.cache:\n    self.cache[key] = torch.empty_like(x)\ny = self.cache[key]\ncuda_extension.k(x, y, 1)\nreturn y'),
+    'shape compare': ('self.out = None', '', 'if self.out is None or self.out.shape != x.shape or x.dtype != torch.float32:\n    self.out = torch.empty_like(x)\ncuda_extension.k(x, self.out, 1)\nreturn self.out'),
+    'eps': ('self.n = nn.LayerNorm(4)', '', 'cuda_extension.k(x, out, 1, self.n.eps * 2)\nreturn out'),
+    'init helper': ('self.reset()', '', 'cuda_extension.k(x, out, self.w)\nreturn out', 'def reset(self):\n    self.w = nn.Parameter(torch.randn(4))\n    nn.init.ones_(self.w)'),
+    'block class': ('self.b = Block(4)', 'class Block(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n        self.n = n\n        self.lin = nn.Linear(n, n)\n    def forward(self, v):\n        y = torch.empty_like(v)\n        cuda_extension.k(v, self.lin.weight, y, self.n * 2)\n        return y\n', 'return self.b(x)'),
+    'streams': ('self.g = None\nself.s = torch.cuda.Stream()\nself.e = torch.cuda.Event()', '', 'self.s.wait_stream(torch.cuda.current_stream())\nwith torch.cuda.stream(self.s):\n    cuda_extension.k(x, out, 1)\nself.e.record(self.s)\ntorch.cuda.current_stream().wait_stream(self.s)\nif self.g is None:\n    self.g = torch.cuda.CUDAGraph()\n    with torch.cuda.graph(self.g):\n        cuda_extension.k(x, out, 1)\nself.g.replay()\nreturn out'),
+    'own open': ('', 'def open(v, y):\n    cuda_extension.open(v, y, 1)\n', 'open(x, out)\nreturn out'),
+    'own open method': ('', '', 'self.open(x, out)\nreturn out', 'def open(self, v, y):\n    cuda_extension.open(v, y, 1)'),
+    'name clash': ('', 'def scale(v, y):\n    cuda_extension.k(v, y, 1)\n', 'n = x.shape[0]\nscale(x, out)\nreturn out', 'def other(self):\n    scale = 1.0 / 3\n    return scale * 2'),
+    'raise': ('', '', "if not x.is_contiguous():\n    raise ValueError(f'got {x.stride()}')\nreturn out"),
+    'lru': ('', 'import functools\n\n@functools.lru_cache(maxsize=None)\ndef blocks(n):\n    return n // 2 + 1\n', 'cuda_extension.k(x, out, blocks(x.numel()))\nreturn out'),
+    'dims': ('', '', 'b, c, *rest = x.shape\nn = 1\nfor r in rest:\n    n *= r\nh, w = (d // 2 for d in x.shape[-2:])\ncuda_extension.k(x, out, b * c * n * h)\nreturn out[:, : c // 2]'),
+    'int input': ('', '', 'cuda_extension.k(x, out, int(x.numel()) * max(1, x.dim()))\nreturn out'),
+    'next params': ('self.l = nn.Linear(2, 2)', '', 'd = next(self.l.parameters()).device\ny = torch.empty(x.shape, device=d)\ncuda_extension.k(x, y, 1)\nreturn y'),
+    'output tuple': ('', "import collections\nOut = collections.namedtuple('Out', 'a b')", 'return Out(out, x)'),
+    'outputs list': ('', '', 'outs = []\nfor i in range(3):\n    y = torch.empty_like(x)\n    cuda_extension.k(x, y, i + 1)\n    outs.append(y)\nreturn outs'),
+    'size attr': ('self.size = 4', '', 'n = x.size(0) * self.size\ncuda_extension.k(x, out, n)\nreturn out'),
+    'device props': ('', '', 'p = torch.cuda.get_device_properties(x.device)\ncuda_extension.k(x, out, p.multi_processor_count * 2)\nreturn out'),
+    'numel gen': ('', '', 'n = sum(t.numel() for t in (x, out))\ncuda_extension.k(x, out, n + 1)\nreturn out'),
+    'shape names': ('', '', "B, C = x.shape[0], x.shape[1]\nhead = {'a': B}\nn = head['a'] * C\ncuda_extension.k(x, out, n)\nreturn out"),
+}  # fmt: skip
+"""What a candidate may write."""
+
+
+@pytest.mark.parametrize("way", LIBRARY_WORK)
+def test_library_work_is_refused_however_it_is_named_kept_or_handed_on(way):
+    for policy in ("own_kernels_only", "libraries_allowed"):
+        with pytest.raises(Failed) as caught:
+            check_candidate(module(*LIBRARY_WORK[way]), policy=policy)
+        assert caught.value.status is Status.REJECTED and "\n" not in caught.value.reason
+
+
+@pytest.mark.parametrize("way", HONEST)
+def test_honest_numbers_helpers_containers_streams_and_names_pass(way):
+    for policy in ("own_kernels_only", "libraries_allowed"):
+        check_candidate(module(*HONEST[way]), policy=policy)
+
+
+@pytest.mark.parametrize(
+    "after", ["ModelNew = nn.ReLU\n", "ModelNew.forward = torch.relu\n", "for ModelNew in [nn.ReLU]:\n    pass\n", "from torch.nn import ReLU as ModelNew\n", "def ModelNew():\n    return nn.ReLU()\n"],
+)  # fmt: skip
+def test_the_judged_class_has_one_binding(after):
+    with pytest.raises(Failed) as caught:
+        check_candidate(module(body="return out", after=after), policy="libraries_allowed")
+    assert caught.value.rule == "patch"
+
+
+TRITON = """import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 1024}, num_warps=4)], key=["n"])
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def relu_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.store(y_ptr + offsets, tl.maximum(v, 0.0), mask=offsets < n)
+
+
+BEFORE
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y, n = torch.empty_like(x), x.numel()
+BODY
+        return y
+"""
+
+
+def triton(before: str, body: str) -> Candidate:
+    text = TRITON.replace("BEFORE", before).replace("BODY", "".join(f"        {line}\n" for line in body.splitlines()))
+    return Candidate(format="triton", files={"model_new.py": text})
+
+
+TRITON_HONEST = {
+    'lambda': ('', 'grid = lambda meta: (triton.cdiv(n, meta["BLOCK"]),)\nrelu_kernel[grid](x, y, n)'),
+    'inline': ('', 'relu_kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]), 1)](x, y, n)'),
+    'def': ('', 'def grid(meta):\n    return (triton.cdiv(n, meta["BLOCK"]),)\nrelu_kernel[grid](x, y, n)'),
+    'tuple': ('', 'relu_kernel[(triton.cdiv(n, 1024),)](x, y, n)'),
+    'helper': ('def launch(v, out):\n    n = v.numel()\n    BLOCK = triton.next_power_of_2(n)\n    relu_kernel[(triton.cdiv(n, BLOCK),)](v, out, n)\n', 'launch(x, y)'),
+    'dict of kernels': ('K = {"relu": relu_kernel}', 'K["relu"][(triton.cdiv(n, 1024),)](x, y, n)'),
+    'stride': ('', 'relu_kernel[(x.shape[0] * 2,)](x, y, x.stride(0) * 2)'),
+    'props': ('', 'sms = torch.cuda.get_device_properties(x.device).multi_processor_count\nrelu_kernel[(min(sms * 4, triton.cdiv(n, 1024)),)](x, y, n)'),
+    'two grids': ('', 'grid = lambda META: (triton.cdiv(x.shape[0], META["BLOCK"]) * triton.cdiv(x.shape[1], META["BLOCK"]), )\nrelu_kernel[grid](x, y, n)'),
+}  # fmt: skip
+"""Lines before the class, lines of forward."""
+TRITON_CHEATS = {
+    'grid writes': ('', 'relu_kernel[lambda m: (m["x_ptr"].relu_(), 1)](x, y, n)'),
+    'grid walrus': ('', 'relu_kernel[lambda m: ((z := m["x_ptr"] + 1), 1)](x, y, n)'),
+    'grid stores': ('', 'keep = []\nrelu_kernel[lambda m: (keep.append(m["x_ptr"] + 1), 1)](x, y, n)'),
+    'cdiv': ('', 'relu_kernel[(1,)](x, y, n)\ny = triton.cdiv(x, 2)'),
+    'fn': ('', 'relu_kernel[(1,)](x, y, n)\ny = relu_kernel.fn(x)'),
+    'fn2': ('', 'relu_kernel[(1,)](x, y, n)\ny = relu_kernel.fn.fn(x)'),
+    'no launch': ('', 'relu_kernel(x, y, n)'),
+    'language': ('', 'relu_kernel[(1,)](x, y, n)\ny = tl.maximum(x, 0)'),
+    'grid twice': ('', "g = lambda m: m['x'] + 1\nrelu_kernel[g](x, y, n)\ny = g({'x': x})"),
+    'grid kept': ('', "g = lambda m: m['x'] + 1\nrelu_kernel[g](x, y, n)\nD = {'g': g}\ny = D['g']({'x': x})"),
+    'grid from map': ('', "g = lambda m: m['x'] + 1\nrelu_kernel[g](x, y, n)\ny = list(map(g, [{'x': x}]))[0]"),
+    'heur': ('', "relu_kernel[(1,)](x, y, n)\ny = [f for f in (lambda a: a['x'] + 1,)][0]({'x': x})"),
+}  # fmt: skip
+"""The same, with work of torch's in or beside a launch."""
+
+
+def test_triton_grids_and_launches_pass_and_torch_in_them_does_not():
+    for lines in TRITON_HONEST.values():
+        check_candidate(triton(*lines), policy="own_kernels_only", backend="cuda")
+    for lines in TRITON_CHEATS.values():
+        with pytest.raises(Failed) as caught:
+            check_candidate(triton(*lines), policy="libraries_allowed", backend="cuda")
+        assert caught.value.rule == "torch_op"
+
+
+def test_kernels_of_cupy_may_be_kept_in_a_dictionary_made_late_or_by_a_cached_function():
+    kernel = "cupy.RawKernel('extern \"C\" __global__ void k(const float* x, float* o) {}', 'k')"
+    call = "KERNEL((1,), (256,), (x.data_ptr(), out.data_ptr(), cupy.int64(x.numel())))"
+    ways = {
+        f"KERNELS = {{'a': {kernel}}}": "KERNELS['a']",
+        f"KERNELS = ({kernel}, {kernel})": "KERNELS[0]",
+        f"def make(n):\n    return {kernel}\n": "make(4)",
+        f"import functools\n\n\n@functools.lru_cache\ndef make(n):\n    return {kernel}\n": "make(4)",
+    }
+    for before, name in ways.items():
+        text = CUPY.replace("\n\nclass", f"\n{before}\n\nclass").replace(call, name + call.removeprefix("KERNEL"))
+        check_candidate(Candidate(format="cupy", files={"model_new.py": text}), policy="own_kernels_only", backend="cuda")
+        for bad in (f"{name.partition('[')[0].partition('(')[0]} = torch.relu\n",):
+            with pytest.raises(Failed):
+                check_candidate(Candidate(format="cupy", files={"model_new.py": text + bad}), policy="own_kernels_only", backend="cuda")
+
+
+def test_what_a_module_of_torch_keeps_for_itself_is_known():
+    import torch
+
+    from sandbox.hostcode import PRIVATE
+
+    assert {n for n in dir(torch.nn.Module()) if n.startswith("_") and not n.startswith("__")} <= PRIVATE
