@@ -52,6 +52,8 @@ class Row:
     v_old: np.ndarray = None
     adv: np.ndarray = None
     ret: np.ndarray = None
+    mc: np.ndarray = None
+    """float64 [A] Monte-Carlo return."""
     positive: np.ndarray = None
 
     def __len__(self) -> int:

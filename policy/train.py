@@ -135,6 +135,8 @@ class Fitted:
     """`stop` said so: the work folder has everything, nothing was written to out."""
     metrics: dict[str, float]
     """Those of the last step."""
+    credit: list[dict] = dataclasses.field(default_factory=list)
+    """One row a turn that a rewarded fit learned from; see `_credit`."""
     ended: str | None = None
     """Why the fit ended before its last step: it diverged. The weights are those before the step that showed it."""
 
@@ -234,6 +236,8 @@ def fit(
         if leaving and step < plan.steps and not finished:
             _close(engines)
             return Fitted(policy=None, critic=None, steps=step, stopped=True, metrics=last)
+    if rewarded and rows[0].mc is None:
+        progress.recall(rows, plan.preparation((plan.steps - 1) // plan.per_epoch))  # a fit that had ended before a kill
     records = _export(
         engines,
         adapters,
@@ -252,6 +256,7 @@ def fit(
         steps=step,
         stopped=False,
         metrics=progress.notes.get("metrics", {}),
+        credit=_credit(rows) if rewarded else [],
         ended=progress.notes.get("ended"),
     )
 
@@ -460,6 +465,36 @@ def _prepare(plan: _Plan, epoch: int, engines, settings: Settings, world, refere
         ends = np.cumsum([r.actions for r in rows])[:-1]
         for r, part in zip(rows, np.split(advantage.whiten(everything), ends), strict=True):
             r.adv = part
+    return out
+
+
+def _credit(rows) -> list[dict]:
+    """What each turn was held to be worth: Monte-Carlo return, values before its first token and before its first code token, mean advantage as the
+    loss saw it, mean log-probabilities; None where the method has none."""
+    out = []
+    for r in rows:
+        plan_end = batching.milestones(r)["plan"]
+        for turn in np.unique(r.turn):
+            at = np.flatnonzero(r.turn == turn)
+            code = at[plan_end[at]]
+            mean = lambda values, at=at: None if values is None or np.isnan(values[at]).any() else float(values[at].mean())
+            out.append(
+                {
+                    "trajectory": r.id,
+                    "turn": int(turn),
+                    "task": r.task,
+                    "checkpoint": r.checkpoint,
+                    "n_action": len(at),
+                    "n_plan": int((r.kind[at] == batching.PLAN).sum()),
+                    "n_code": int((r.kind[at] == batching.CODE).sum()),
+                    "return": float(r.mc[at[0]]),
+                    "value": None if r.v_old is None else float(r.v_old[at[0]]),
+                    "value_code": None if r.v_old is None or not len(code) else float(r.v_old[code[0]]),
+                    "advantage": mean(r.adv),
+                    "logp": mean(r.old_logp),
+                    "sampled_logp": mean(r.rollout_logp),
+                }
+            )
     return out
 
 

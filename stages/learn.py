@@ -56,9 +56,10 @@ def imitate(job: Job, trajectories: Sequence[Trajectory], *, start: str, out: st
 
 def value(job: Job, trajectories: Sequence[Trajectory], *, start: str, out: str, section: Any) -> dict[str, float]:
     """Value pretraining of a critic with the backbone of `start`. Returns the last step's metrics."""
-    last = fit(job, trajectories, settings(job, section, "value"), policy=job.root / start, critic_out=job.out(out)).metrics
+    fitted = fit(job, trajectories, settings(job, section, "value"), policy=job.root / start, critic_out=job.out(out))
     published(job, out)
-    return last
+    write_credit(fitted.credit, job.out(out))
+    return fitted.metrics
 
 
 def reinforce(
@@ -90,8 +91,18 @@ def reinforce(
         places |= {"critic": critic, "critic_out": critic_out}
     fitted = fit(job, chosen, settings(job, section, method, **changes), name=name, **places)
     if method != "ppo" and critic is not None:
-        shutil.copytree(critic, critic_out, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REPLAY))
+        shutil.copytree(critic, critic_out, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REPLAY, "credit.parquet"))
     return dataclasses.replace(fitted, metrics=fitted.metrics | counts)
+
+
+def write_credit(rows: Sequence[dict[str, Any]], folder: pathlib.Path) -> None:
+    """FOLDER/credit.parquet: a row a turn (`policy.train._credit`), to be joined with the turns of the trajectories by (trajectory, turn)."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    counts, numbers = ("turn", "n_action", "n_plan", "n_code"), ("return", "value", "value_code", "advantage", "logp", "sampled_logp")
+    kinds = dict.fromkeys(("trajectory", "task", "checkpoint"), pa.string()) | dict.fromkeys(counts, pa.int32()) | dict.fromkeys(numbers, pa.float64())
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=pa.schema(kinds.items())), folder / "credit.parquet", compression="zstd", compression_level=3)
 
 
 def rejected(trajectory: Trajectory, min_reward: float) -> str | None:

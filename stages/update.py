@@ -26,6 +26,7 @@ def run(job: Job) -> None:
         learn.published(job, out)
     for folder in [*earlier, rollout][-section.reuse :] if section.reuse else ():
         shutil.copytree(folder, job.out(f"artifacts/critics/{job.key}/{learn.REPLAY}/{folder.name}"), dirs_exist_ok=True)
+    learn.write_credit(fitted.credit, job.out(f"artifacts/critics/{job.key}"))
     history = curriculum.remember(curriculum.load(job.root / f"artifacts/checkpoints/{prev}"), played)
     curriculum.save(history, job.out(f"artifacts/checkpoints/{job.key}"))
     again = f", {len(learned) - len(played)} of earlier rounds" if earlier else ""

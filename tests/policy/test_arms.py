@@ -347,3 +347,25 @@ def test_adapters_without_peft_are_one_line(small, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ValueError, match=r"lora_rank: got 8 without the package peft, wanted pip install 'cuda-agent\[lora\]'"):
         lora.attach(model.load(small)[0], 8, 0)
+
+
+@pytest.mark.parametrize("method", ["ppo", "trloo", "value"])
+def test_a_fit_says_what_each_turn_was_worth_also_when_it_had_ended_before_a_kill(small, tokenizer, tmp_path, method):
+    data = [written(tokenizer, i, float(i % 3), task=f"t{i % 2}") for i in range(6)]
+    wanted = train.Settings(**PPO | {"method": method, "whiten": False, "gamma": 0.5, "batch": 6, "lr": 1e-2, "epochs": 2})
+    fits = [
+        train.fit(data, wanted, policy=small, out=tmp_path / "p", critic_out=tmp_path / "c", work=tmp_path / "w", device="cpu")
+        for _ in range(2)
+    ]
+    assert len(fits[0].credit) == 12 and fits[0].credit == fits[1].credit
+    by = {(row["trajectory"], row["turn"]): row for row in fits[0].credit}
+    for t in data:
+        first, second = by[t.id, 0], by[t.id, 1]
+        assert (first["return"], second["return"]) == (0.5 * t.reward, t.reward) and second["sampled_logp"] == -1.0
+        assert first["n_code"] > 0 and first["n_plan"] > 0 and second["n_code"] == 0 and second["value_code"] is None
+        if method == "trloo":
+            others = [o.reward for o in data if o.task == t.task and o is not t]
+            assert second["advantage"] == pytest.approx(t.reward - np.mean(others)) and second["value"] is None
+        else:
+            assert second["value"] == first["value"] == 0.0 and second["advantage"] == pytest.approx(t.reward)  # V = 0 at the start
+        assert (first["logp"] is None) == (method == "value")

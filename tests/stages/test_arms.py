@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import types
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -85,6 +86,8 @@ def test_every_arm_leaves_the_same_outs_and_only_ppo_has_a_critic(place, monkeyp
     assert made.kind == "ppo" and made.round == 1 and made.parent == begin.id and made.id != begin.id
     critics = [model.read_record(path) for path in (place / "artifacts/critics/rft", this.out("artifacts/critics/r01"))]
     assert critics[1].kind == "critic" and (critics[0].id == critics[1].id) == (algorithm != "ppo")
+    credit = pq.read_table(this.out("artifacts/critics/r01") / "credit.parquet").to_pylist()
+    assert len(credit) == (0 if algorithm == "rft" else 16) and all((row["value"] is not None) == (algorithm == "ppo") for row in credit)
     figures, first = this.summary["figures"], this.journal()[0]
     assert first["episodes"] == (4 if algorithm == "rft" else 8)
     assert ("value_loss" in figures) == (algorithm == "ppo") and ("pg_loss" in figures) == (algorithm != "rft")
