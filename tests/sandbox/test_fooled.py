@@ -181,8 +181,10 @@ def test_five_milliseconds_measure_five(found):
 
 
 def test_a_large_honest_speedup_is_credited(found):
+    """Above ten in the middle, and whatever drift does to the interval, the milestone of 5 % is cleared."""
     verdict = found["F24 sixty times less work"]
-    assert verdict.correct and verdict.speedup["eager"][0] > 8 and not verdict.flags, (verdict.reason, verdict.speedup, verdict.flags)
+    assert verdict.correct and not verdict.flags, (verdict.reason, verdict.flags)
+    assert verdict.speedup["eager"][1] > 10 and verdict.speedup["eager"][0] > 1 / 0.95, verdict.speedup
 
 
 def test_easy_data_is_never_what_is_timed(found):
