@@ -62,7 +62,8 @@ class Select:
 class Judge:
     backend: Literal["cpp", "cuda"]
     policy: Literal["own_kernels_only", "libraries_allowed", "mixed"]
-    precision: Literal["fp32", "bf16", "fp16"]
+    precision: Literal["fp32", "bf16", "fp16"] | None
+    """None: that of each task."""
     track: Literal["default", "tf32"]
     build_s: float
     call_s: float
