@@ -14,10 +14,12 @@ import sys
 import threading
 import time
 import typing
+from collections.abc import Callable
 
 from data.records import Candidate, SandboxError, Status, Task, Verdict
 from sandbox import backends, build, slot
 from sandbox.backends import PREPARED, Limits, Measurement
+from sandbox.builders import Builders
 
 LONGEST_S = 900.0
 """A judge process that does not answer for so long beyond its limits is ours to restart."""
@@ -187,7 +189,8 @@ class Slot:
 class Pool:
     """`async with Pool(backend="cpp", policy="libraries_allowed") as pool: verdict = await pool.judge(task, candidate, fresh=True)`.
 
-    `slots`: how many to take (default: all of the machine that are free, at least one).
+    `slots`: how many to take (default: all of the machine that are free, at least one). `builders`: C++ candidates that are compiled at
+    a time beside the slots, before they have a slot's turn; those that do not build go first, since a slot needs no time for them.
     """
 
     def __init__(
@@ -199,7 +202,10 @@ class Pool:
         track: str = "default",
         limits: Limits | None = None,
         slots: int | None = None,
+        builders: int = 0,
     ):
+        if builders and backend != "cpp":
+            raise ValueError(f"builders: got {builders} on {backend}, wanted 0: only C++ is compiled beside the slots")
         self.backend, self.policy, self.precision, self.track, self.limits, self.wanted = (
             backend,
             policy,
@@ -210,7 +216,8 @@ class Pool:
         )
         self.slots: list[Slot] = []
         self.idle: list[Slot] = []
-        self.waiting: list[tuple[str, asyncio.Future]] = []
+        self.waiting: list[tuple[str, bool, asyncio.Future]] = []
+        self.builders, self.wanted_builders = None, builders
         self.jobs: set[asyncio.Future] = set()
         self.left = False
         self.counts = {"judged": 0, "cached": 0, "shared": 0, "sandbox_errors": 0}
@@ -233,6 +240,8 @@ class Pool:
         self.cache: dict[tuple, Verdict] = {}
         self.flying: dict[tuple, asyncio.Future] = {}
         try:
+            if self.wanted_builders:
+                self.builders = await asyncio.to_thread(Builders, self.wanted_builders)
             await asyncio.gather(*(asyncio.to_thread(s.start) for s in self.slots))
         except BaseException:
             await self.__aexit__()
@@ -242,9 +251,11 @@ class Pool:
     async def __aexit__(self, *error) -> None:
         """End every slot. Questions in flight and those that wait end with SandboxError."""
         self.left = True
-        for _, place in self.waiting:
+        for _, _, place in self.waiting:
             if not place.done():
                 place.set_exception(SandboxError("the pool was left before this question's turn"))
+        if self.builders is not None:
+            await asyncio.to_thread(self.builders.close)
         for s in self.slots:
             s.close()
         # A thread with a question sees its judge process go; only then may its slot be cleared up under it
@@ -254,9 +265,10 @@ class Pool:
             s.lease.release()
         self.slots = []
 
-    async def _on_slot(self, task: Task, work):
-        """Run blocking `work(slot)` on a slot. Who waits for a task that the slot has ready goes first: making it ready anew costs seconds."""
-        chosen = await self._take(task.id)
+    async def _on_slot(self, task: Task, work, *, quick: bool = False):
+        """Run blocking `work(slot)` on a slot. `quick` work goes first, it needs no task; then who waits for a task that the slot has
+        ready: making it ready anew costs seconds."""
+        chosen = await self._take(task.id, quick)
         begin = time.monotonic()
         job = asyncio.ensure_future(asyncio.to_thread(work, chosen))
         self.jobs.add(job)
@@ -274,7 +286,7 @@ class Pool:
         """Counts so far, slots, `seconds` since the pool is open and `busy_s`, the slots' seconds with a request (ended ones only)."""
         return self.counts | {"slots": len(self.slots), "seconds": time.monotonic() - self.opened, "busy_s": self.busy_s}
 
-    async def _take(self, task: str) -> Slot:
+    async def _take(self, task: str, quick: bool) -> Slot:
         if self.left:
             raise SandboxError("the pool has been left")
         if self.idle:
@@ -282,7 +294,7 @@ class Pool:
             self.idle.remove(chosen)
             return chosen
         place = asyncio.get_running_loop().create_future()
-        self.waiting.append((task, place))
+        self.waiting.append((task, quick, place))
         try:
             return await place
         except asyncio.CancelledError:
@@ -291,15 +303,15 @@ class Pool:
             raise
 
     def _give(self, free: Slot) -> None:
-        self.waiting = [(task, place) for task, place in self.waiting if not place.done()]
+        self.waiting = [w for w in self.waiting if not w[2].done()]
         if not self.waiting:
             self.idle.append(free)
             return
         others = [s for s in self.slots if s is not free]
         # First what this slot has ready, then what none has; what another has ready is left to it while there is a choice.
-        chosen = min(self.waiting, key=lambda w: (free.distance(w[0]), any(s.distance(w[0]) < UNREADY for s in others)))
+        chosen = min(self.waiting, key=lambda w: (not w[1], free.distance(w[0]), any(s.distance(w[0]) < UNREADY for s in others)))
         self.waiting.remove(chosen)
-        chosen[1].set_result(free)
+        chosen[2].set_result(free)
 
     async def judge(
         self,
@@ -329,7 +341,8 @@ class Pool:
         try:
             fields = {"candidate": candidate.to_dict(), "policy": policy, "precision": precision, "track": track}
             limits = self.limits if fresh else dataclasses.replace(self.limits, calls=min(self.limits.calls, FEEDBACK_CALLS))
-            verdict = await self._on_slot(task, lambda s: s.call("judge", task, limits, **fields))
+            fails = self.builders is not None and await self.builders.fails(candidate, limits)
+            verdict = await self._on_slot(task, lambda s: s.call("judge", task, limits, **fields), quick=fails)
             self.counts["judged"] += 1
             self.cache[key] = verdict
             while len(self.cache) > REMEMBERED:
@@ -353,9 +366,23 @@ class Pool:
         fields = {"candidate": candidate.to_dict(), "policy": policy, "precision": self.precision, "track": self.track}
         return await self._on_slot(task, lambda s: s.call("judge", task, self.limits, **fields))
 
-    async def judge_group(self, task: Task, candidates: list[Candidate], *, fresh: bool) -> list[Verdict]:
-        """Verdicts in the order of `candidates`; they share reference, oracle, questions and baselines on each slot."""
-        return list(await asyncio.gather(*(self.judge(task, c, fresh=fresh) for c in candidates)))
+    async def judge_group(
+        self, task: Task, candidates: list[Candidate], *, fresh: bool, enough: Callable[[Verdict], bool] | None = None
+    ) -> list[Verdict | None]:
+        """Verdicts in the order of `candidates`; they share reference, oracle, questions and baselines on each slot.
+
+        Once a verdict is `enough`, what has none yet is given up and stays None. Raises SandboxError.
+        """
+        asked = [asyncio.ensure_future(self.judge(task, c, fresh=fresh)) for c in candidates]
+        try:
+            for found in asyncio.as_completed(asked):
+                if (verdict := await found) and enough is not None and enough(verdict):
+                    break
+        finally:
+            for one in asked:
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return [None if one.cancelled() else one.result() for one in asked]
 
     async def measure(self, task: Task, *, worth: tuple[float, float] | None = None) -> Measurement:
         """Baselines and controls. A task whose eager time lies outside `worth` (ms) may go without a compiled baseline."""

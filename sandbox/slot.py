@@ -27,6 +27,8 @@ from sandbox import confine
 from sandbox.confine import Confinement
 
 LOG_BYTES = 16384
+SERVERS = {"judge": "sandbox.bench", "builder": "sandbox.builders"}
+"""Trusted processes that a zygote forks on order: `serve(client)` of a module."""
 
 
 def send_message(sock: socket.socket, message: dict, fds: tuple[int, ...] = ()) -> None:
@@ -325,11 +327,13 @@ def main() -> None:
                 listener.unregister(number)
                 sockets.pop(number).close()
                 continue
-            if order["fork"] == "judge":
+            if order["fork"] in SERVERS:
                 mine, theirs = socket.socketpair()
                 sockets[mine.fileno()] = mine
                 listener.register(mine, select.POLLIN | select.POLLHUP)
-                _fork(lambda client, theirs=theirs: _judge(client, theirs), fds, keep={theirs.fileno()})
+                _fork(
+                    lambda client, theirs=theirs, module=SERVERS[order["fork"]]: _serve(module, client, theirs), fds, keep={theirs.fileno()}
+                )
                 theirs.close()
             else:
                 _fork(keeper, fds)
@@ -347,13 +351,11 @@ def _fork(body, fds: list[int], keep: set[int] = frozenset()) -> None:
         os.close(fd)
 
 
-def _judge(client: socket.socket, zygote: socket.socket) -> None:
+def _serve(module: str, client: socket.socket, zygote: socket.socket) -> None:
     die_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     use_zygote(zygote)
-    from sandbox import bench
-
-    bench.serve(client)
+    importlib.import_module(module).serve(client)
 
 
 if __name__ == "__main__":

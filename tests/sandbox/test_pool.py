@@ -2,6 +2,7 @@
 
 import asyncio
 import pathlib
+import uuid
 
 import asking
 import pytest
@@ -69,3 +70,63 @@ def test_a_pool_that_does_not_come_up_gives_its_leases_back(monkeypatch):
         with pytest.raises(SandboxError, match="no zygote"):
             asyncio.run(run())
     assert not pools._held
+
+
+def _relu(line: str = ""):
+    """A right candidate that no cache has seen, with a line of its own."""
+    kernel = f'extern "C" void relu(const float* x, float* y, long n) {{ for (long i = 0; i < n; i++) y[i] = x[i] > 0 ? x[i] : 0; {line} }}'
+    return asking.light("relu(x, out, x.numel())", f"// {uuid.uuid4()}\n{kernel}")
+
+
+def test_builders_compile_while_no_slot_is_held_and_what_does_not_build_is_told_first(tmp_path, monkeypatch):
+    pools.let_go()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    task, good, bad = (
+        asking.task("return F.relu(x)", "torch.randn(256, 64)"),
+        [_relu() for _ in range(3)],
+        [_relu(f"word{n}") for n in range(2)],
+    )
+    held, order = [], []
+
+    async def run():
+        async with Pool(backend="cpp", limits=LIMITS, slots=1, builders=2, policy="mixed") as pool:
+            assert await pool.builders.fails(bad[0], LIMITS) and not await pool.builders.fails(good[0], LIMITS)
+            built = {file.suffix for file in (tmp_path / "cuda-agent" / "builds").iterdir()}
+            held.append(pool.idle == pool.slots)
+
+            async def one(candidate):
+                order.append((await pool.judge(task, candidate, fresh=True)).status.value)
+
+            taken = await pool._take("another task", False)
+            asked = [asyncio.create_task(one(c)) for c in good[1:] + bad]
+            while len(pool.waiting) < 4:
+                await asyncio.sleep(0.01)
+            pool._give(taken)
+            await asyncio.gather(*asked)
+            zygote = pool.builders.zygote.pid
+        return built, zygote
+
+    built, zygote = asyncio.run(run())
+    assert built == {".so", ".json"} and held == [True]
+    assert order == ["compile_error"] * 2 + ["correct"] * 2
+    assert not pathlib.Path(f"/proc/{zygote}").exists() and not pools._held
+
+
+def test_a_group_stops_at_the_first_verdict_that_is_enough():
+    pools.let_go()
+
+    async def run():
+        async with Pool(backend="cpp", limits=LIMITS, slots=1, policy="mixed") as pool:
+            task = known_task("relu")
+            found = await pool.judge_group(task, [asking.text("no python"), _relu(), SLOW], fresh=True, enough=lambda v: v.correct)
+            whole = await pool.judge_group(task, [asking.text("no python"), asking.text("class ModelNew: pass")], fresh=True)
+            return found, whole, pool.idle == pool.slots
+
+    found, whole, idle = asyncio.run(run())
+    assert [f and f.status.value for f in found] == ["format_error", "correct", None] and idle
+    assert [v.status.value for v in whole] == ["format_error"] * 2
+
+
+def test_only_cpp_has_builders():
+    with pytest.raises(ValueError, match="builders: got 2 on cuda, wanted 0"):
+        Pool(backend="cuda", builders=2)

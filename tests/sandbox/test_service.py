@@ -247,12 +247,12 @@ def test_a_failure_of_ours_is_an_error_of_its_item_and_no_verdict():
 
         asked = 0
 
-        async def _on_slot(self, task, work):
+        async def _on_slot(self, task, work, **how):
             self.asked += 1
             if self.asked % 2 == 0:
                 self.counts["sandbox_errors"] += 1
                 raise SandboxError("the slot is gone")
-            return await super()._on_slot(task, work)
+            return await super()._on_slot(task, work, **how)
 
     async def run():
         let_go()
