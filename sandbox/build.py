@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
 
@@ -28,6 +29,14 @@ FLAGS = (
 which would flush denormals in the whole process."""
 LIBRARIES = ("-lmvec", "-lm")
 MAX_LIBRARY = 64 << 20
+
+
+IMPORTS_REFUSED = {
+    "library_call": r"_Z\w*?(2at|3c10|5torch|8pybind11)[0-9NE]\w*|(aoti_torch|torch_|TH)\w*|(cublas|cudnn|cusparse|cusolver|cufft|nvrtc|cblas|mkl|MKL|dnnl|openblas)\w*|[sdcz]gemm\w*",
+    "loader": r"_*(libc_)?(dlopen|dlsym|dlvsym|dlmopen|dl_iterate_phdr|dlopen_mode|mprotect|pkey_mprotect)",
+    "process": r"_*(fork|vfork|execv\w*|execl\w*|fexecve|system|popen|posix_spawnp?|clone3?|daemon|ptrace|prctl|syscall|process_vm_\w+|timer_create|setitimer)",
+}  # fmt: skip
+"""Undefined dynamic symbols that no library of kernels needs, by rule. Macros can hide a name from a scan of the source, not from the linker."""
 
 
 class MissingTool(ValueError):
@@ -124,7 +133,7 @@ def signatures(candidate: Candidate) -> dict[str, list[tuple[str, str]]]:
 
 
 def build(candidate: Candidate, *, index: int, seconds: float, memory_bytes: int, cpu: str) -> tuple[bytes, dict]:
-    """Library bytes and signatures. Raises Failed (format_error, compile_error, compile_timeout)."""
+    """Library bytes and signatures. Raises Failed (format_error, compile_error, compile_timeout, rejected)."""
     functions = signatures(candidate)
     files = {n: t for n, t in candidate.files.items() if n.startswith("kernels/")}
     units = sorted(n for n in files if n.endswith((".cpp", ".cc", ".cxx")))
@@ -133,7 +142,7 @@ def build(candidate: Candidate, *, index: int, seconds: float, memory_bytes: int
     folder = cache_folder("builds")
     library, failure = folder / f"{key}.so", folder / f"{key}.json"
     if library.exists():
-        return library.read_bytes(), functions
+        return check_imports(library.read_bytes()), functions
     if failure.exists():
         raise _compile_error(json.loads(failure.read_text())["log"])
     confinement = Confinement(index=index, memory_bytes=memory_bytes, cpu_s=int(seconds) + 5, may_exec=True, collect="library.so")
@@ -147,12 +156,48 @@ def build(candidate: Candidate, *, index: int, seconds: float, memory_bytes: int
     if report["status"] == 0 and fd is not None:
         data = _read(fd)
         _write(library, data)
-        return data, functions
+        return check_imports(data), functions
     if report.get("lost"):
         raise SandboxError("the keeper of a build was lost")
     if "error:" in report["log"]:
         _write(failure, json.dumps({"log": report["log"]}).encode())
     raise _compile_error(report["log"])
+
+
+def undefined_symbols(library: bytes) -> list[str]:
+    """Names that a 64-bit little-endian ELF library wants from others (its .dynsym). Raises ValueError for anything else."""
+    if library[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("got no 64-bit little-endian ELF file")
+    try:
+        offset, size, count = struct.unpack_from("<Q", library, 40)[0], *struct.unpack_from("<HH", library, 58)
+        sections = [struct.unpack_from("<IIQQQQIIQQ", library, offset + size * n) for n in range(count)]
+        if all(kind != 11 for _, kind, *_ in sections):
+            raise ValueError("no table of dynamic symbols")
+        found = []
+        for _, kind, _, _, start, length, link, _, _, _ in sections:
+            if kind != 11:  # SHT_DYNSYM
+                continue
+            strings = library[sections[link][4] :][: sections[link][5]]
+            for position in range(start + 24, start + length, 24):
+                name, _, _, section, _, _ = struct.unpack_from("<IBBHQQ", library, position)
+                if section == 0:
+                    found.append(strings[name : strings.index(b"\0", name)].decode("ascii", "replace"))
+        return found
+    except (struct.error, OverflowError, IndexError, ValueError) as error:
+        raise ValueError(f"got a broken ELF file: {error}") from None
+
+
+def check_imports(library: bytes) -> bytes:
+    """The library, where it wants nothing of another library's work, of the loader or of processes. Raises Failed (rejected, compile_error)."""
+    try:
+        wanted = undefined_symbols(library)
+    except ValueError as error:
+        raise Failed(Status.COMPILE_ERROR, f"library: {error}") from None
+    for symbol in wanted:
+        for rule, pattern in IMPORTS_REFUSED.items():
+            if re.fullmatch(pattern, symbol):
+                raise Failed(Status.REJECTED, f"the built library calls {symbol}, which has no place in a kernel", rule=rule)
+    return library
 
 
 def _compile_error(log: str) -> Failed:

@@ -1,5 +1,7 @@
 """The static check explains itself, refuses what policy forbids, and leaves honest spellings alone."""
 
+import subprocess
+
 import pytest
 
 from data.records import Candidate, Status
@@ -469,3 +471,61 @@ def test_what_a_module_of_torch_keeps_for_itself_is_known():
     from sandbox.hostcode import PRIVATE
 
     assert {n for n in dir(torch.nn.Module()) if n.startswith("_") and not n.startswith("__")} <= PRIVATE
+
+
+def compiled(tmp_path, source: str) -> bytes:
+    """A library of one source, built with the judge's flags."""
+    (tmp_path / "kernel.cpp").write_text(source)
+    library = tmp_path / "library.so"
+    subprocess.run(["g++", *build.FLAGS, "-o", library, tmp_path / "kernel.cpp", *build.LIBRARIES], check=True)
+    return library.read_bytes()
+
+
+IMPORTS = {
+    "a pasted name": ('extern "C" void* dlopen(const char*, int);\n#define JOIN(a, b) a##b\n', 'JOIN(dl, open)("libtorch_cpu.so", 1);', "loader"),
+    "a name of the assembler": ('extern "C" void* find(void*, const char*) __asm__("dlsym");\n', 'find(nullptr, "cblas_sgemm");', "loader"),
+    "a line that goes on": ('extern "C" int fo\\\nrk();\n', "fo\\\nrk();", "process"),
+    "BLAS by pasting": ('#define JOIN(a, b) a##b\nextern "C" void JOIN(cbl, as_sscal)(int, float, float*, int);\n', "JOIN(cbl, as_sscal)(1, 2, out, 1);", "library_call"),
+    "an operator of torch": ("namespace a##t { struct Tensor; Tensor& relu_(Tensor&); }\n".replace("##", ""), "at::relu_(*(at::Tensor*)out);", "library_call"),
+    "an address": ('extern "C" int system(const char*);\nint (*keep)(const char*) = system;\n', "keep(0);", "process"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", IMPORTS)
+def test_what_macros_hide_from_a_scan_the_symbols_of_the_library_tell(way, tmp_path):
+    before, line, rule = IMPORTS[way]
+    library = compiled(tmp_path, before + 'extern "C" void k(const float* x, float* out, long long n) { ' + line + " out[0] = x[0]; }")
+    with pytest.raises(Failed) as caught:
+        build.check_imports(library)
+    assert (caught.value.status, caught.value.rule) == (Status.REJECTED, rule)
+
+
+def test_libraries_of_honest_kernels_want_nothing_that_is_refused(tmp_path):
+    source = """
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+extern "C" void k(const float* x, float* out, long long n) {
+    std::vector<float> t(x, x + n);
+    std::sort(t.begin(), t.end());
+    std::thread other([&] { for (long long i = 0; i < n; i++) t[i] = std::tanh(t[i]); });
+    other.join();
+#pragma omp parallel for
+    for (long long i = 0; i < n; i++) out[i] = expf(t[i]);
+    if (n < 0) { printf("%lld", n); throw 1; }
+    memcpy(out, t.data(), 4 * n);
+}
+"""
+    library = compiled(tmp_path, source)
+    assert "memcpy" in build.undefined_symbols(library) and build.check_imports(library) is library
+
+
+def test_what_is_no_library_is_a_compile_error():
+    for data in (b"", b"\x7fELF", b"\x7fELF\x02\x01" + b"\xff" * 58, b"#!/bin/sh\n"):
+        with pytest.raises(Failed) as caught:
+            build.check_imports(data)
+        assert caught.value.status is Status.COMPILE_ERROR
