@@ -77,16 +77,16 @@ def trloo(returns, groups) -> np.ndarray:
     return np.where(size > 1, size / np.maximum(size - 1, 1) * (returns - mean[index]), returns)
 
 
-def whiten(adv: np.ndarray, *, floor: float = 1e-8) -> np.ndarray:
+def whiten(adv: np.ndarray, *, floor: float = 1e-6) -> np.ndarray:
     """(A - mean) / std over all the action tokens it is given, which must be those of all ranks; [M] -> [M].
 
-    A constant, a single token or none gives zeros.
+    A constant, a single token or none gives zeros, and so does a spread of less than `floor` beside the magnitudes: that is rounding.
     """
     adv = np.asarray(adv, np.float64)
     if not len(adv):
         return adv
     spread = adv.std()
-    return np.zeros_like(adv) if spread <= floor else (adv - adv.mean()) / spread
+    return np.zeros_like(adv) if spread <= floor * max(1.0, np.abs(adv).max()) else (adv - adv.mean()) / spread
 
 
 def explained_variance(value, target) -> float:

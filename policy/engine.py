@@ -134,11 +134,18 @@ def step(engine, lr: float) -> float:
     """Clip, update, clear; returns the gradient norm before clipping. Raises FloatingPointError when that is not finite."""
     for group in engine.optimizer.param_groups:
         group["lr"] = lr
+    norms = []
+    if engine.zero_optimization_stage() == 0 and not engine.bfloat16_enabled():
+
+        def clip() -> None:  # DeepSpeed's own, at stage 0 in fp32, steps on anything and reports no norm
+            norms.append(torch.nn.utils.clip_grad_norm_(engine.module.parameters(), engine.gradient_clipping()))
+            if not torch.isfinite(norms[0]):
+                engine.module.zero_grad(set_to_none=True)
+
+        engine.clip_fp32_gradients = clip
     engine.step()
-    norm = engine.get_global_grad_norm()
+    norm = norms[0] if norms else engine.get_global_grad_norm()
     norm = float("nan") if norm is None else float(norm)
-    if norm != norm and engine.zero_optimization_stage() == 0:
-        return 0.0  # stage 0 in fp32 reports none
     if not np.isfinite(norm):
         raise FloatingPointError(f"gradient norm: got {norm}, wanted a finite number; nothing of this step is kept")
     return norm

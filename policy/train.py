@@ -141,6 +141,11 @@ class Fitted:
     """Why the fit ended before its last step: it diverged. The weights are those before the step that showed it."""
 
 
+def _is_stale(trajectory: Trajectory, policy: str) -> bool:
+    """Whether another policy than the one that an update starts from has sampled any of an episode's action tokens."""
+    return any(turn.trainable and turn.policy_version not in (None, policy) for turn in trajectory.turns)
+
+
 def fit(
     trajectories: Sequence[Trajectory],
     settings: Settings,
@@ -195,6 +200,8 @@ def fit(
     )
     step = progress.resume()
     metrics = measure.data(rows, len(trajectories) - len(rows)) if step == 0 else {}
+    if step == 0 and settings.method in ("ppo", "trloo"):
+        metrics["episodes_stale"] = float(sum(_is_stale(t, parents["actor"]) for t in trajectories))
     prepared, finished, epoch_ev = None, progress.notes.get("finished", False), progress.notes.get("ev")
     while step < plan.steps and not finished:
         epoch, place = divmod(step, plan.per_epoch)

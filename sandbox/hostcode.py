@@ -187,8 +187,6 @@ class Program:
         self.modules: dict[str, Scope] = {}
         self.attributes: dict[str, list[Binding]] = {}
         self.nodes: list[ast.AST] = []
-        self.any_attribute = False
-        """True where an attribute gets a name that cannot be read here."""
         for name, tree in self.files.items():
             scope = Scope(tree, None, "module", name)
             self.modules[name[:-3].replace("/", ".")] = scope
@@ -640,9 +638,9 @@ class Program:
         if node.attr in self.attributes:
             return ("attribute", node.attr) not in self.mixed
         if node.attr in FACTS and not (self.own_object(node.value) and node.attr != "training"):
-            return not self.any_attribute
+            return True
         if node.attr in SETTINGS and not self.own_object(node.value):
-            return not self.any_attribute
+            return True
         return self.plain(node.value) and not self.own_object(node.value)
 
     def _plain_result(self, node: ast.Call) -> bool:

@@ -40,17 +40,12 @@ def test_equal_rewards_that_the_critic_foresees_give_advantages_of_exactly_zero(
     assert all((r.adv == 0).all() for r in rows.values())
 
 
-AMPLIFIED = "whiten's floor is 1e-8 whatever the scale: a spread of 1e-7 beside rewards of 1 becomes a spread of 1"
-
-
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=AMPLIFIED)
 def test_a_difference_of_rounding_between_rewards_is_not_blown_up():
     adv = np.full(8, -1.0)
     adv[3] += 1e-7
     assert np.abs(advantage.whiten(adv)).max() < 1e-3
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason=AMPLIFIED)
 def test_rounding_in_the_critics_float32_values_is_not_blown_up(monkeypatch):
     data = [dataclasses.replace(t, reward=-1.0) for t in several(8)]
     noisy = lambda r: np.nextafter(np.float32(-1.0), np.where(r.label % 2, 0, -2).astype(np.float32))
@@ -92,7 +87,7 @@ def test_nothing_to_learn_from_is_one_clear_error(small, tmp_path):
 
 
 def test_all_sequences_rejected_leave_the_policy_and_are_counted(small, tmp_path):
-    _, _, log = run(small, tmp_path, settings={"mrs_band": (1e8, 1e9), "epochs": 2})
+    _, _, log = run(small, tmp_path, settings={"mrs_band": (1.0, 1.0), "epochs": 2})
     assert all(m["mrs_rejected"] == 1.0 and m["pg_loss"] == 0 and m["actor_grad_norm"] == 0 for m in log)
     assert log[0]["action_tokens"] == run(small, tmp_path / "all")[2][0]["action_tokens"]  # N is not reduced
     assert unmoved(small, tmp_path / "p")
@@ -127,10 +122,6 @@ def test_a_reward_that_is_not_finite_stops_the_fit_and_nothing_is_written(small,
     assert not (tmp_path / "p").exists() and not (tmp_path / "c").exists()
 
 
-STEPS_ON_NAN = "ZeRO 0 in fp32 steps on gradients that are not finite and reports a norm of 0"
-STAGES = [pytest.param(0, marks=pytest.mark.xfail(strict=True, raises=pytest.fail.Exception, reason=STEPS_ON_NAN)), 1, 2, 3]
-
-
 def one_step(current, factor):
     y = current(torch.ones(1, 3)).sum()
     y.register_hook(lambda gradient: gradient * factor)
@@ -139,7 +130,7 @@ def one_step(current, factor):
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_gradient_that_is_not_finite_raises_moves_nothing_and_a_normal_step_goes_on(stage, broken):
     engine.launch("cpu")
     module = torch.nn.Linear(3, 2)

@@ -90,18 +90,12 @@ def test_weights_do_not_change_under_a_request(small, tokenizer, tmp_path):
     sampler.close()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="fit neither refuses nor counts episodes that another policy than the one it starts from has sampled"
-)
-def test_episodes_of_another_policy_are_refused_or_counted(small, tokenizer, tmp_path):
-    other = HfSampler(make(tokenizer, tmp_path / "other", seed=5))
-    played = play(other, seed=1)
-    other.close()
-    try:
-        log = run(small, tmp_path, played, settings={"batch": COUNT})[2][0]
-    except ValueError:
-        return
-    assert log.get("episodes_stale") == COUNT
+def test_episodes_of_another_policy_are_counted(small, tokenizer, tmp_path):
+    for index, (player, stale) in enumerate(((make(tokenizer, tmp_path / "other", seed=5), COUNT), (small, 0))):
+        sampler = HfSampler(player)
+        played = play(sampler, seed=1)
+        sampler.close()
+        assert run(small, tmp_path / str(index), played, settings={"batch": COUNT})[2][0]["episodes_stale"] == stale
 
 
 def test_updates_run_in_training_mode_and_scoring_without_gradients(small, tmp_path, monkeypatch):
