@@ -29,7 +29,14 @@ OVERFLOWS = ("context_length_exceeded", "maximum context length", "longer than t
 
 
 class Refused(OSError):
-    """The endpoint understood and said no (key, model, parameters): the same request would be refused again. The user's to mend."""
+    """The endpoint understood and said no (key, model, parameters): the same request would be refused again. The user's to mend.
+
+    `code` is the HTTP status: 401, 403, 404 speak of the key or the model, 400, 413, 422 may speak of one request alone.
+    """
+
+    def __init__(self, said: str, code: int):
+        super().__init__(said)
+        self.code = code
 
 
 class TooLong(Refused):
@@ -80,7 +87,7 @@ class Client:
     def ask(self, path: str, body: Any, read: Callable[[Any], Any], *, wanted: str = "a chat completion", tries: int = TRIES) -> Any:
         """`read` of the JSON answer to POST `body`, or to GET where `body` is None; an empty answer is {}.
 
-        `read` raises KeyError, IndexError, TypeError or ValueError for an answer that is not `wanted`, which counts as a failed try.
+        `read` raises LookupError, AttributeError, TypeError or ValueError for an answer that is not `wanted`, which counts as a failed try.
         Raises Refused (TooLong) at once, Unavailable after `tries`; both quote the server.
         """
         for attempt in range(1, tries + 1):
@@ -91,12 +98,12 @@ class Client:
             except _Status as error:
                 said = f"{self.address}: got {error.code} {error.text[:300]}, wanted {wanted}"
                 if error.code in (400, 413, 422) and any(words in error.text for words in OVERFLOWS):
-                    raise TooLong(said) from error
+                    raise TooLong(said, error.code) from error
                 # A used-up quota comes as 429 too, and no waiting mends it.
                 if (error.code < 500 and error.code not in (408, 409, 425, 429)) or "insufficient_quota" in error.text:
-                    raise Refused(said) from error
+                    raise Refused(said, error.code) from error
                 wait, failure = max(wait, error.retry_s), error
-            except (KeyError, IndexError, TypeError, ValueError) as error:
+            except (LookupError, AttributeError, TypeError, ValueError) as error:
                 said, failure = f"{self.address}: got an answer that cannot be read ({error!r}), wanted {wanted}", error
             except (OSError, http.client.HTTPException) as error:
                 said, failure = f"{self.address}: got {error or type(error).__name__}, wanted {wanted}", error
@@ -125,7 +132,9 @@ class Client:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             said = " ".join(error.read(2000).decode(errors="replace").split())
-            raise _Status(error.code, said.replace(self.key, "***") if self.key else said, _seconds(error.headers.get("Retry-After"))) from error
+            raise _Status(
+                error.code, said.replace(self.key, "***") if self.key else said, _seconds(error.headers.get("Retry-After"))
+            ) from error
         return json.loads(text) if text.strip() else {}
 
     def _pace(self) -> None:
