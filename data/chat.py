@@ -92,7 +92,7 @@ class Client:
         """
         for attempt in range(1, tries + 1):
             self._pace()
-            wait = self.retry_s * 4 ** (attempt - 1)
+            wait = self._wait_s(attempt)
             try:
                 return read(self._once(path, body))
             except _Status as error:
@@ -136,6 +136,9 @@ class Client:
                 error.code, said.replace(self.key, "***") if self.key else said, _seconds(error.headers.get("Retry-After"))
             ) from error
         return json.loads(text) if text.strip() else {}
+
+    def _wait_s(self, attempt: int) -> float:
+        return self.retry_s * 4 ** (attempt - 1)
 
     def _pace(self) -> None:
         """Wait for this request's place in the rate limit."""

@@ -6,13 +6,15 @@ import dataclasses
 import http.server
 import itertools
 import json
+import pathlib
+import re
 import threading
 import time
 
 import pytest
 
 from data.chat import Refused
-from data.records import Candidate, SandboxError, Task, ToolResult, Verdict
+from data.records import Baselines, Candidate, SandboxError, Task, ToolResult, Verdict
 from policy.endpoint import ChatPlayer, EndpointSampler, _read
 from policy.episode import play
 from policy.prompt import MALFORMED, ParseError, Prompt, Segment, call_text, parse
@@ -608,3 +610,105 @@ def test_arguments_that_would_falsify_the_log_probabilities_are_refused(small, t
             asyncio.run(warm.generate([*opening, dataclasses.replace(opening[0], ids=(5,) * 60)], max_new_tokens=4, seed=0))
         with pytest.raises(ValueError, match="got user text without ids"):
             asyncio.run(warm.generate([Segment(role="user", text="x")], max_new_tokens=4, seed=0))
+
+
+# --------------------------------------------------------------------------------------- the command
+
+RELU = pathlib.Path(__file__).parents[1] / "sandbox/tasks/relu.py"
+RIGHT = """extern "C" void relu(const float* x, float* out, long n) {
+    for (long i = 0; i < n; i++) out[i] = x[i] > 0.0f ? x[i] : (x[i] == x[i] ? 0.0f : x[i]);
+}
+"""
+MODULE = """import cuda_extension
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        cuda_extension.relu(x, out, x.numel())
+        return out
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with params.yaml and one held-out task whose baselines are made up: no torch.compile in this test."""
+    import torch
+
+    from data.store import write_tasks
+    from sandbox.cpp import cpu_model
+    from stages import stage
+
+    environment = {"cpu": cpu_model(), "torch": torch.__version__, "threads": 1}
+    known = Baselines(eager_ms=1.0, compile_ms=1.0, environment=environment)
+    task = Task(source=RELU.read_text(), origin="user", operators=("relu",), split="test", baselines=known)
+    write_tasks(tmp_path / "tasks.parquet", [task])
+    root = pathlib.Path(__file__).parents[2]
+    (tmp_path / "params.yaml").write_text((root / "stages/presets/tiny.yaml").read_text().replace("slots: 0", "slots: 1"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stage, "_die_with_parent", lambda: None)
+    return tmp_path
+
+
+def command(address, *more):
+    from stages import endpoint
+
+    return endpoint.main(["--address", f"{address}/v1", "--model", "some/model", "--tasks", "tasks.parquet", "--turns", "4", *more])
+
+
+def test_a_served_model_is_judged_for_real_from_the_command_line(project, monkeypatch, capfd):
+    from data.store import read_trajectories
+
+    monkeypatch.setenv("SOME_KEY", "sk-of-the-test")
+    files = [("write", {"path": "model_new.py", "content": MODULE}), ("verify", {})]
+    wrong = called(("write", {"path": "kernels/kernel.cpp", "content": RIGHT.replace("0.0f :", "1.0f :")}), *files, usage=(900, 300))
+    right = called(("write", {"path": "kernels/kernel.cpp", "content": RIGHT}), ("verify", {}), usage=(1300, 120))
+    outage = [(503, {"error": "no backend"})] * 4
+    answers = iter([(200, SCRIPT[0]), (200, wrong), (200, right), (200, SCRIPT[2]), (200, SCRIPT[0]), *outage, (200, SCRIPT[2])])
+    with served(lambda *_: next(answers)) as (address, seen):
+        monkeypatch.setattr("data.chat.Client._wait_s", lambda self, attempt: 0.0)
+        options = ["--key-from", "SOME_KEY", "--prices", "2", "10"]
+        assert command(address, *options) == 0
+        told = capfd.readouterr().out
+        asked = len(seen)
+        assert command(address, *options) == 0 and len(seen) == asked, "a finished episode is not paid for twice"
+        capfd.readouterr()
+        assert command(address, *options, "--samples", "2") == 0
+        (played, lost) = sorted(read_trajectories("artifacts/endpoint/some-model/trajectories"), key=lambda t: t.sample)
+        body = json.loads(pathlib.Path("artifacts/endpoint/some-model/results.json").read_text())
+        assert command(address, *options, "--samples", "2") == 0
+        (_, again) = sorted(read_trajectories("artifacts/endpoint/some-model/trajectories"), key=lambda t: t.sample)
+    assert [t.verdict.status.value for t in played.turns if t.verdict] == ["incorrect", "correct"]
+    assert played.stop == "done" and played.verdict.correct and played.verdict.times_ms["candidate"] > 0 and played.reward >= 1.0
+    assert played.candidate.files["kernels/kernel.cpp"] == RIGHT and played.checkpoint == "endpoint:some/model"
+    assert played.turns[1].observation.startswith("ok\nok\nincorrect (stress): ")
+    assert lost.stop == "infra_error" and lost.reward is None and "503" in lost.error
+    assert (again.id, again.stop, again.reward) == (lost.id, "done", -1.0), "what the endpoint lost is played by the next start"
+    assert body["figures"]["pass_rate"] == 1.0 and body["figures"]["left_out"] == 1
+    assert body["usage"] == {
+        "answers": 5,
+        "prompt_tokens": 2700,
+        "completion_tokens": 445,
+        "cost": pytest.approx((2700 * 2 + 445 * 10) / 1e6),
+    }
+    assert [row["usage"]["prompt_tokens"] for row in sorted(body["episodes"], key=lambda row: row["sample"])] == [2600, 100]
+    assert "100% correct" in told and "2600 prompt and 435 completion tokens, cost 0.00955" in told
+    assert not [path for path in project.rglob("*") if path.is_file() and b"sk-of-the-test" in path.read_bytes()]
+
+
+def test_what_is_the_users_is_one_line_and_exit_2(project, monkeypatch, capfd):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    cases = [
+        ((), "OPENAI_API_KEY: got nothing in the environment, wanted the key of http"),
+        (("--key-from", ""), "got 404 .*no such model.*, wanted a chat completion"),
+        (("--key-from", "", "--split", "train"), "tasks.parquet: got no task of the split train, wanted some"),
+        (("--key-from", "", "--options", "[1]"), "--options: got .*, wanted a JSON object"),
+        (("--key-from", "", "--samples", "0"), "--samples: got 0, wanted 1 or more"),
+        (("--key-from", "", "--student", "nowhere"), "model path: got 'nowhere', wanted a folder"),
+    ]
+    with served(lambda *_: (404, {"error": "no such model"})) as (address, _):
+        for more, said in cases:
+            assert command(address, *more) == 2
+            error = capfd.readouterr().err
+            assert re.match(rf"endpoint some-model: .*{said}", error) and error.count("\n") == 1, error
