@@ -612,6 +612,30 @@ def test_arguments_that_would_falsify_the_log_probabilities_are_refused(small, t
             asyncio.run(warm.generate([Segment(role="user", text="x")], max_new_tokens=4, seed=0))
 
 
+def test_the_stages_play_with_a_served_policy_where_the_environment_says_so(small, kind, monkeypatch, tmp_path):
+    import types
+
+    from stages import params, play
+    from stages.stage import Job
+
+    checked = params.load(pathlib.Path(__file__).parents[2] / "stages/presets/tiny.yaml")
+    values = types.SimpleNamespace(machine=checked.machine, episode=checked.episode)
+    job = Job(name="collect", key=None, params=values, work=tmp_path, root=small.parent)
+    with served(Engine()) as (address, seen):
+        monkeypatch.setenv("CUDA_AGENT_SAMPLER", f"{kind}={address}")
+        monkeypatch.setenv("CUDA_AGENT_SAMPLER_KEY", "sk-of-the-test")
+        player = play.sampler(job, small.name)
+        got = sampled(player)
+    assert player.context == checked.episode.context and got.policy_version == player.checkpoint.id and len(got.logprobs) == len(got.ids)
+    assert all(headers["Authorization"] == "Bearer sk-of-the-test" for _, _, headers in seen)
+    monkeypatch.setenv("CUDA_AGENT_SAMPLER", "http://127.0.0.1:8000")
+    with pytest.raises(ValueError, match=r"server: got 'http://127\.0\.0\.1:8000', wanted vllm or sglang"):
+        play.sampler(job, small.name)
+    monkeypatch.setenv("CUDA_AGENT_SAMPLER", "vllm")
+    with pytest.raises(ValueError, match="address: got '', wanted http"):
+        play.sampler(job, small.name)
+
+
 # --------------------------------------------------------------------------------------- the command
 
 RELU = pathlib.Path(__file__).parents[1] / "sandbox/tasks/relu.py"
