@@ -330,7 +330,7 @@ class Engine:
 
     def __init__(self, path=None):
         self.version, self.edit, self.fail, self.log = "default", lambda answer: answer, {}, []
-        self.model = None
+        self.model, self.held = None, 0
         if path:
             self.load(path)
 
@@ -350,7 +350,8 @@ class Engine:
             self.load(body["kwargs"]["weights_path"])
             return 200, {"results": [None]}
         if path == "/reset_prefix_cache":
-            return 200, b""
+            self.held = max(0, self.held - 1)
+            return 200, {"success": False} if self.held else b""
         if path == "/update_weights_from_disk":
             self.load(body["model_path"])
             self.version = body["weight_version"]
@@ -457,13 +458,15 @@ def test_a_refresh_by_path_changes_weights_and_version(small, kind, tokenizer, t
     other = make(tokenizer, tmp_path / "other", seed=5)
     engine = Engine()
     with served(engine) as (address, _):
-        sampler = EndpointSampler(small, address=address, server=kind)
+        sampler = EndpointSampler(small, address=address, server=kind, retry_s=0.001)
         before = sampled(sampler)
+        engine.held = 3
         sampler.reload(other)
         after = sampled(sampler)
         assert before.policy_version != after.policy_version == sampler.checkpoint.id and before.logprobs != after.logprobs
         if kind == "vllm":
-            assert engine.log.index("/reset_prefix_cache") > engine.log.index("/collective_rpc")
+            after_load = engine.log[len(engine.log) - engine.log[::-1].index("/collective_rpc") :]
+            assert after_load == ["/reset_prefix_cache"] * 3 + ["/v1/completions"]
         strange = make(tokenizer, tmp_path / "strange", seed=6)
         text = (strange / "checkpoint.json").read_text()
         record = json.loads(text)
@@ -482,6 +485,10 @@ def test_a_refresh_by_path_changes_weights_and_version(small, kind, tokenizer, t
         engine.fail = {}
         sampler.reload(other)
         assert sampled(sampler) == after
+        if kind == "vllm":
+            engine.held = 99
+            with pytest.raises(OSError, match="wanted an empty prefix cache"):
+                sampler.reload(small)
 
 
 def test_no_refresh_while_requests_are_under_way(small, kind):
