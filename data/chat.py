@@ -6,7 +6,7 @@ Standard library only. The key comes from the environment and goes nowhere but i
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
+import contextlib
 import http.client
 import json
 import logging
@@ -82,7 +82,7 @@ class Client:
             raise ValueError(f"{key_from}: got nothing in the environment, wanted the key of {address}")
         self.gap_s = 60.0 / per_minute if per_minute else 0.0
         self._next, self._turn, self._closed = 0.0, threading.Lock(), threading.Event()
-        self._executor = concurrent.futures.ThreadPoolExecutor(in_flight, thread_name_prefix="endpoint")
+        self._slots = threading.Semaphore(in_flight)
 
     def ask(self, path: str, body: Any, read: Callable[[Any], Any], *, wanted: str = "a chat completion", tries: int = TRIES) -> Any:
         """`read` of the JSON answer to POST `body`, or to GET where `body` is None; an empty answer is {}.
@@ -114,13 +114,30 @@ class Client:
         raise AssertionError("the last try returns or raises")
 
     async def ask_async(self, path: str, body: Any, read: Callable[[Any], Any], **options: Any) -> Any:
-        """`ask` on a thread of the client's own."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: self.ask(path, body, read, **options))
+        """`ask` on a thread of its own, `in_flight` of them at once. A request that nobody awaits any more keeps no process alive."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+
+        def deliver(result: Any, error: Exception | None) -> None:
+            if not future.done():
+                future.set_result(result) if error is None else future.set_exception(error)
+
+        def work() -> None:
+            result, failed = None, None
+            try:
+                with self._slots:
+                    result = self.ask(path, body, read, **options)
+            except Exception as error:  # raised where it is awaited
+                failed = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(deliver, result, failed)
+
+        threading.Thread(target=work, name="endpoint", daemon=True).start()
+        return await future
 
     def close(self) -> None:
-        """End the waits; requests on their way end by themselves."""
+        """End the waits between tries; requests on their way end by themselves."""
         self._closed.set()
-        self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _once(self, path: str, body: Any) -> Any:
         data = None if body is None else json.dumps(body).encode()

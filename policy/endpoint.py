@@ -140,7 +140,7 @@ class ChatPlayer:
         return Answer(ids=None, logprobs=None, text="", finish_reason="length", policy_version=self.model, **counts)
 
     def close(self) -> None:
-        """End the threads."""
+        """End the waits between tries."""
         self.client.close()
 
 
@@ -372,7 +372,7 @@ class EndpointSampler:
         self.loaded = self.refreshed = True
 
     def close(self) -> None:
-        """End the threads. The server goes on."""
+        """End the waits between tries. The server goes on."""
         self.client.close()
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import http.server
 import itertools
 import json
+import os
 import pathlib
 import re
 import threading
@@ -726,6 +727,52 @@ def test_a_served_model_is_judged_for_real_from_the_command_line(project, monkey
     assert [row["usage"]["prompt_tokens"] for row in sorted(body["episodes"], key=lambda row: row["sample"])] == [2600, 100]
     assert "100% correct" in told and "2600 prompt and 435 completion tokens, cost 0.00955" in told
     assert not [path for path in project.rglob("*") if path.is_file() and b"sk-of-the-test" in path.read_bytes()]
+
+
+def test_episodes_for_a_student_are_in_its_ids_and_behind_its_opening(project, small, tokenizer):
+    from data.store import read_trajectories
+    from policy.batch import rows
+
+    with served(lambda *_: (200, SCRIPT[2])) as (address, seen):
+        assert command(address, "--key-from", "", "--student", str(small), "--out", "here") == 0
+    (got,) = read_trajectories("here/trajectories")
+    opening = tokenizer.decode(got.turns[0].prompt_ids)
+    assert "Write cpp kernels as cuda_extension." in opening and "class Model" not in opening, "the student sees the graph"
+    assert seen[0][1]["messages"][1]["content"] == RELU.read_text()
+    assert (
+        tokenizer.decode(got.turns[0].action_ids) == call_text("submit") + "<|im_end|>"
+        and len(rows([got], rewarded=True, sampled=False)) == 1
+    )
+
+
+def test_a_stopped_command_ends_at_once_and_goes_on_where_it_was(project, monkeypatch, capfd):
+    import signal
+    import subprocess
+    import sys
+
+    root, hold, replies = pathlib.Path(__file__).parents[2], threading.Event(), iter([SCRIPT[2]])
+
+    def answer(*_):
+        reply = next(replies, None)
+        if reply is None:
+            hold.wait(60)
+        return 200, reply or SCRIPT[2]
+
+    with served(answer) as (address, seen):
+        line = [sys.executable, "-m", "stages.endpoint", "--address", f"{address}/v1", "--model", "some/model", "--tasks", "tasks.parquet"]
+        line += ["--turns", "4", "--key-from", "", "--samples", "2", "--in-flight", "1"]
+        child = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": str(root)}, stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + 60
+        while len(seen) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        started = time.monotonic()
+        child.send_signal(signal.SIGTERM)
+        error = child.communicate(timeout=30)[1]
+        assert child.returncode == 143 and "stopped" in error and time.monotonic() - started < 15, "a request on its way holds nobody up"
+        hold.set()
+        before = len(seen)
+        assert command(address, "--key-from", "", "--samples", "2", "--in-flight", "1") == 0 and len(seen) == before + 1
+    assert "(2 episodes)" in capfd.readouterr().out
 
 
 def test_what_is_the_users_is_one_line_and_exit_2(project, monkeypatch, capfd):
