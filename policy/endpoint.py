@@ -88,6 +88,7 @@ class ChatPlayer:
             f"You have {max_turns} turns. Check with compile, verify and profile; end with submit."
         )
         self.answered = 0
+        """Answers so far; whoever goes on where an earlier start was may count those too."""
 
     def episode(self, task: Task) -> Callable[..., Awaitable[Answer]]:
         """The `generate` of one episode of `task`, for `policy.episode.play`; to be called once a turn, with no other player between.
@@ -114,7 +115,7 @@ class ChatPlayer:
             try:
                 message, text, pending[:], reason, usage = await self.client.ask_async("/chat/completions", body, _read)
             except TooLong:
-                if first:  # every task would fail for it
+                if first and not self.answered:  # every task would fail for it
                     raise
                 full = True
                 return self._empty()

@@ -16,8 +16,10 @@ import json
 import pathlib
 import re
 import shutil
+import socket
 import sys
 import types
+import urllib.parse
 from typing import Any
 
 from data.journal import append_lines, read_lines
@@ -111,9 +113,10 @@ def run(options: argparse.Namespace, name: str) -> str:
     lock = stage._locked(home / ".lock", job.name)
     try:
         store, checkpoint, usage = TrajectoryStore(job.work / "live", 0), f"endpoint:{options.model}", job.work / "usage.jsonl"
-        for lost in play.so_far(job, store):
-            if lost.stop == "infra_error":
-                (store.folder / f"{lost.id}.parquet").unlink()
+        for earlier in play.so_far(job, store):
+            chat.answered += len(earlier.turns)
+            if earlier.stop == "infra_error":
+                (store.folder / f"{earlier.id}.parquet").unlink()
         samples = {play.seed_of(options.seed, task.id, sample): sample for task in tasks for sample in range(options.samples)}
 
         def player(task, seed):
@@ -128,7 +131,7 @@ def run(options: argparse.Namespace, name: str) -> str:
 
             return told
 
-        # scripted: what another machine samples takes nothing from the judge
+        # scripted: what another machine samples takes nothing from the judge, what this one does would falsify its times
         play.play_all(
             job,
             tasks,
@@ -136,7 +139,7 @@ def run(options: argparse.Namespace, name: str) -> str:
             store=store,
             checkpoint=checkpoint,
             tokenizer=tokenizer,
-            scripted=True,
+            scripted=not local(options.address),
             samples=options.samples,
             seed=options.seed,
             gather=options.in_flight,
@@ -159,6 +162,11 @@ def run(options: argparse.Namespace, name: str) -> str:
     used = body["usage"]
     cost = "cost unknown" if used["cost"] is None else f"cost {used['cost']:.4g}"
     return f"{name}: {score.headline(body['figures'])}; {used['answers']} answers, {used['prompt_tokens']} prompt and {used['completion_tokens']} completion tokens, {cost}; {out}"
+
+
+def local(address: str) -> bool:
+    """True where the server shares this machine, and so cores or GPU, with the judge."""
+    return urllib.parse.urlsplit(address).hostname in ("localhost", "127.0.0.1", "::1", "0.0.0.0", socket.gethostname().lower())
 
 
 def spent(lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -299,6 +299,10 @@ def test_a_conversation_refused_alone_is_left_out_once_the_server_has_answered()
     with served(lambda *_: next(replies)) as (address, _):
         got = run(player(address))
     assert got.stop == "infra_error" and "content filter" in got.error and len(got.turns) == 1
+    with served(lambda *_: (400, {"error": "content filter"})) as (address, _):
+        chat = player(address)
+        chat.answered = 1  # by an earlier start
+        assert run(chat).stop == "infra_error"
 
 
 def test_a_conversation_too_long_ends_with_what_stands():
@@ -773,6 +777,29 @@ def test_a_stopped_command_ends_at_once_and_goes_on_where_it_was(project, monkey
         before = len(seen)
         assert command(address, "--key-from", "", "--samples", "2", "--in-flight", "1") == 0 and len(seen) == before + 1
     assert "(2 episodes)" in capfd.readouterr().out
+
+
+def test_only_a_server_elsewhere_samples_while_the_judge_measures(project, monkeypatch):
+    import socket
+
+    from stages import endpoint, play
+
+    for address in ("http://localhost:8000/v1", "http://127.0.0.1/v1", "http://[::1]:1/v1", f"http://{socket.gethostname()}:8000/v1"):
+        assert endpoint.local(address)
+    assert not endpoint.local("https://api.example.com/v1")
+    made = []
+
+    class Gate(play.Gate):
+        def __init__(self, exclusive):
+            made.append(exclusive)
+            super().__init__(exclusive)
+
+    monkeypatch.setattr(play, "Gate", Gate)
+    with served(lambda *_: (200, SCRIPT[2])) as (address, _):
+        assert command(address, "--key-from", "") == 0
+        monkeypatch.setattr(endpoint, "local", lambda address: False)
+        assert command(address, "--key-from", "", "--samples", "2") == 0
+    assert made == [True, False]
 
 
 def test_what_is_the_users_is_one_line_and_exit_2(project, monkeypatch, capfd):
