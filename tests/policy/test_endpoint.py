@@ -269,6 +269,36 @@ def test_requests_keep_to_the_rate_limit():
     assert len(times) == 4 and max(times) - min(times) >= 0.25
 
 
+def test_no_more_requests_are_in_flight_than_asked_for():
+    lock, now, most = threading.Lock(), [0], [0]
+
+    def answer(path, body, headers):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.05)
+        with lock:
+            now[0] -= 1
+        return 200, called(("submit", {}))
+
+    with served(answer) as (address, seen):
+        chat = player(address, in_flight=3)
+
+        async def many():
+            return await asyncio.gather(*(episode(chat.episode(TASK)) for _ in range(24)))
+
+        played = asyncio.run(many())
+    assert most[0] == 3 and len(seen) == 24 and all(t.stop == "done" for t in played)
+
+
+def test_a_redirection_does_not_get_the_key(monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "sk-of-the-test")
+    with served(lambda *_: (200, SCRIPT[2])) as (elsewhere, got):
+        with served(lambda *_: (302, {}, {"Location": f"{elsewhere}/v1/chat/completions"})) as (address, asked):
+            run(player(address, key_from="SOME_KEY"))
+    assert "Authorization" in asked[0][2] and got and "Authorization" not in got[0][2]
+
+
 @pytest.mark.parametrize(
     ("status", "words"), [(401, "bad key"), (404, "no such model"), (429, "insufficient_quota"), (400, "no tools here")]
 )
