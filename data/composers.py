@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import json
 import logging
 import math
-import os
 import re
-import time
-import urllib.error
-import urllib.request
 from random import Random
 from typing import Any, Protocol
 
+from data.chat import Client, content
 from data.operators import CATALOGUE, FAMILIES, Operator, Spelling
 from data.regimes import LAYOUTS
 from data.trace import Graph, trace
@@ -30,8 +26,6 @@ log = logging.getLogger(__name__)
 CONVOLUTIONS = ("torch.convolution", "torch.transposed_convolution")
 TRIED = 10
 """Operators tried for one place of a composition."""
-TRIES = 4
-"""Requests to an endpoint that does not answer, or is busy, before that is an error."""
 GROWTH = 8
 """No tensor of a task holds more than this many times the most elements of an input."""
 
@@ -170,7 +164,7 @@ class LanguageModel:
     """Asks a chat model for each composition. The key comes from the environment only.
 
     `address` is the endpoint up to /v1; `key_from` names the environment variable with its key, empty for none. Raises ValueError where
-    that variable is not set, OSError where the endpoint does not answer, or refuses for load, `TRIES` times with growing waits.
+    that variable is not set, OSError where the endpoint refuses, or gives no usable answer `data.chat.TRIES` times with growing waits.
     """
 
     def __init__(
@@ -183,12 +177,7 @@ class LanguageModel:
         timeout_s: float = 120.0,
         retry_s: float = 2.0,
     ):
-        if not address.startswith(("http://", "https://")):
-            raise ValueError(f"address: got {address!r}, wanted http://HOST/v1 or https://HOST/v1")
-        self.address, self.model, self.timeout_s, self.retry_s = address.rstrip("/"), model, timeout_s, retry_s
-        self.key = os.environ.get(key_from) if key_from else None
-        if key_from and not self.key:
-            raise ValueError(f"{key_from}: got nothing in the environment, wanted the key of {address}")
+        self.client, self.model = Client(address, key_from=key_from, timeout_s=timeout_s, retry_s=retry_s), model
         self.grammar = Grammar(families)
 
     def compose(self, rng: Random, length: int, regime: str, elements: tuple[int, int], *, convolution: bool = True) -> str | None:
@@ -215,26 +204,7 @@ class LanguageModel:
     def ask(self, prompt: str, seed: int) -> str:
         """The model's answer. Raises OSError with the endpoint's own words where it refuses."""
         body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], "temperature": 1.0, "seed": seed}
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
-        request = urllib.request.Request(f"{self.address}/chat/completions", json.dumps(body).encode(), headers)
-        for attempt in range(1, TRIES + 1):
-            try:
-                with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
-                    return json.load(answer)["choices"][0]["message"]["content"]
-            except urllib.error.HTTPError as error:
-                said = f"{self.address}: got {error.code} {error.read(300).decode(errors='replace')}, wanted a chat completion"
-                if attempt == TRIES or error.code not in (408, 429, 500, 502, 503, 504):
-                    raise OSError(said) from error
-            except (KeyError, IndexError, TypeError, ValueError) as error:
-                said = f"{self.address}: got an answer without choices[0].message.content ({error!r}), wanted a chat completion"
-                raise OSError(said) from error
-            except OSError as error:
-                said = f"{self.address}: got {error}, wanted a chat completion"
-                if attempt == TRIES:
-                    raise OSError(said) from error
-            log.info("%s; try %d of %d", said, attempt, TRIES)
-            time.sleep(self.retry_s * 4 ** (attempt - 1))
-        raise AssertionError("the last try returns or raises")
+        return self.client.ask("/chat/completions", body, content)
 
 
 def _within(wanted: tuple[str, ...], graph: Graph) -> bool:

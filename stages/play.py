@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -80,10 +81,19 @@ def device(job: Job) -> str:
 
 
 def sampler(job: Job, checkpoint: str):
-    """The embedded player on the checkpoint folder `checkpoint` (a path as in dvc.yaml)."""
+    """The player on the checkpoint folder `checkpoint` (a path as in dvc.yaml): embedded, or served where the environment says
+    CUDA_AGENT_SAMPLER=vllm=http://HOST:8000 (or sglang=...; its key, if it wants one, in CUDA_AGENT_SAMPLER_KEY)."""
     from policy.sampler import HfSampler
 
     machine, episode = job.params.machine, job.params.episode
+    if served := os.environ.get("CUDA_AGENT_SAMPLER"):
+        from policy.endpoint import EndpointSampler
+
+        server, _, address = served.partition("=")
+        key = "CUDA_AGENT_SAMPLER_KEY" if "CUDA_AGENT_SAMPLER_KEY" in os.environ else ""
+        return EndpointSampler(
+            job.root / checkpoint, address=address, server=server, context=episode.context, key_from=key, in_flight=machine.sampler_batch
+        )
     return HfSampler(job.root / checkpoint, device=device(job), max_batch=machine.sampler_batch, dtype=episode.dtype, context=episode.context)
 
 
