@@ -29,6 +29,8 @@ DRAWS = 6
 """Attempts at inputs on which the reference is exact enough to be judged by."""
 NUDGES = 2
 """How often a question's inputs are moved by an ulp, to see which elements of the answer that decides."""
+LEAN, LEANS = 2.0**-52, 1 << 26
+"""Equal elements are told apart by so much of their value a position; positions beyond LEANS begin anew, so that no fp32 value reaches the next."""
 UNDECIDED = 0.01
 """Largest share of an output that may depend on such an ulp; what is beyond is drawn anew."""
 STRUCTURE = 0.1
@@ -144,6 +146,7 @@ class Reference:
         self.absolute = [compare.typical(v, compare.far_of(v)) if v.is_floating_point() else 0.0 for v in outputs]
         self.tolerances: dict[str, list[compare.Tolerance]] = {}
         self.coarse, self.delicate, self.moved = False, True, False
+        self.chooses = not all(v.is_floating_point() for v in outputs)
         self.clean = all(map(compare.all_finite, outputs))
         with self._blame("the reference does not run"):
             self._repeats(first, outputs)
@@ -151,7 +154,7 @@ class Reference:
             self.kinds = tuple(self.tolerances)
             self._controls = self._try_controls()
         # Two more forwards for each question pay only where an ulp of the inputs has ever decided something
-        self.delicate = self.moved or not all(v.is_floating_point() for v in outputs)
+        self.delicate = self.moved or self.chooses
         for name, seen in self._controls.items():
             if not seen:
                 raise TaskInvalid(f"degenerate: the control {name!r} passes as a correct answer")
@@ -393,6 +396,19 @@ class Reference:
             moved.append(value)
         return moved
 
+    def _leaned(self, inputs: list, first: bool) -> list:
+        """The inputs in fp64, equal elements told apart: the first (or last) of them has the largest magnitude. No others change places."""
+        import torch
+
+        moved = []
+        for value in inputs:
+            # Two fp64 values may lie closer than that; zeros stay, for their sign decides more than ties
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64:
+                rank = torch.arange(value.numel(), dtype=torch.float64, device=value.device).remainder_(LEANS)
+                value = value.double() * (rank.neg_().add_(LEANS) if first else rank).mul_(LEAN).add_(1.0).view(value.shape)
+            moved.append(value)
+        return moved
+
     def _case(
         self, kind: str, inputs: list, outputs: list, tolerance: list[compare.Tolerance], needles: bool = False, after: list | None = None
     ) -> Case:
@@ -418,7 +434,9 @@ class Reference:
                     return self._case(kind, inputs, expected, tolerance, needles, after)
         widest = [compare.Tolerance(relative=compare.HIGHEST.get(compare.name_of(v.dtype), 0.0), far=compare.far_of(v)) for v in low]
         self.tolerances[kind] = widest  # the next draw of this kind need not find it out again
-        return self._case(kind, inputs, [v.clone() for v in low], widest, needles, after if any(isinstance(v, torch.Tensor) for v in inputs) else None)
+        return self._case(
+            kind, inputs, [v.clone() for v in low], widest, needles, after if any(isinstance(v, torch.Tensor) for v in inputs) else None
+        )
 
     def _forward_and_after(self, inputs: list) -> tuple[list, list | None]:
         """Outputs of the reference, and the inputs as it leaves them where it changes them."""
@@ -441,6 +459,8 @@ class Reference:
         exacts = self._exact(inputs, low)
         expected = [exact.to(mine.dtype) if mine.is_floating_point() else mine for mine, exact in zip(low, exacts, strict=True)]
         nudged = [self._forward(self.model, self._nudged(inputs))[0] for _ in range(NUDGES if self.delicate else 0)]
+        # Which of two equal elements comes first is nobody's fault: whatever hangs on it is seen both ways
+        leaned = [self._exact(self._leaned(inputs, first), low) for first in (True, False) if self.chooses and self.high is not None]
         tolerance = []
         for number, (answer, allowed) in enumerate(zip(expected, self.tolerances[kind], strict=True)):
             allowed = dataclasses.replace(allowed, far=compare.far_of(answer))
@@ -448,7 +468,7 @@ class Reference:
             # An ulp of an input moves any output by about one, a third of a tolerance of 16 bits; what it decides, it moves by far
             views = [(low[number], factor), *((outputs[number], 1.0 if self.low is None else 0.25) for outputs in nudged)]
             if not answer.is_floating_point():
-                views.append((exacts[number], 1.0))
+                views += [(outputs[number], 1.0) for outputs in (exacts, *leaned)]
             undecided = self._undecided(answer, views, allowed)
             if undecided is None and answer.is_floating_point():
                 wider = self._tolerance(answer.dtype, *self._noise(low[number], exacts[number], number), number)

@@ -135,6 +135,37 @@ def test_integers_are_exact():
     assert compare.difference([expected + 1], case_of(expected)) is not None
 
 
+LAST = {
+    "x.argmax(-1)": lambda x: 511 - x.flip(-1).argmax(-1),
+    "x.topk(3, -1).indices": lambda x: 511 - x.flip(-1).sort(dim=-1, descending=True, stable=True).indices[:, :3],
+    "x.sort(-1).indices": lambda x: 511 - x.flip(-1).sort(dim=-1, stable=True).indices,
+    "(-x).T.argmin(0)": lambda x: 511 - x.flip(-1).argmax(-1),
+}
+"""Honest choices of the last of two equal elements where the reference takes another one."""
+
+
+@pytest.mark.parametrize("forward", LAST)
+def test_either_of_two_equal_elements_is_right_and_nothing_else_is(forward):
+    task = made(
+        f"return {forward}", "randn(400, 512).index_put_((torch.tensor([3, 3, 90, 90]), torch.tensor([7, 300, 2, 511])), torch.tensor(9.0))"
+    )
+    reference, others = oracle.Reference(task), 0
+    for _ in range(6):
+        case = reference.draw("own")
+        got = LAST[forward](case.inputs[0])
+        others += int((got != case.expected[0]).any())
+        assert compare.difference([got], case) is None
+        wrong = got.clone()
+        wrong[(17, *(0 for _ in wrong.shape[1:]))] ^= 1
+        assert compare.difference([wrong], case) is not None
+    assert others >= 4, "the ties were there"
+
+
+def test_ties_cost_nothing_where_no_output_is_an_integer(monkeypatch):
+    monkeypatch.setattr(oracle.Reference, "_leaned", lambda *_: pytest.fail("asked for"))
+    oracle.Reference(made("return x.topk(3, -1).values")).draw("own")
+
+
 @pytest.mark.parametrize("task", ["softmax", "norm", "pair"])
 def test_other_orders_of_summation_pass_and_the_next_lower_precision_fails(task):
     reference = oracle.Reference(gallery.task(task))
