@@ -35,6 +35,9 @@ UNDECIDED = 0.01
 """Largest share of an output that may depend on such an ulp; what is beyond is drawn anew."""
 STRUCTURE = 0.1
 """An input with a larger share of exact zeros has them for a reason (triangular, masked, sparse)."""
+TWINS, TWIN_ROWS = 0.25, 8
+"""Share of the new own questions that are the first one but for so many rows: who knows a question by its first values, its sum or its pointer
+gives a stale answer. Too few to be a median's matter for who compares every element and answers the difference only."""
 BANK_BYTES = 640 << 20
 """Cases kept for the next candidate of the same task; a candidate sees each at most once."""
 
@@ -426,17 +429,32 @@ class Reference:
             plain = self._transform(self._fresh(), kind)
             for needles in (True, False) if attempt == 0 else (False,):
                 inputs = self._needled(plain) if needles else plain
-                low, after = self._forward_and_after(inputs)
-                if self.clean and not all(map(compare.all_finite, low)):
-                    continue
-                expected, tolerance = self._answers(inputs, low, kind)
-                if None not in tolerance:
-                    return self._case(kind, inputs, expected, tolerance, needles, after)
+                case = self._question(kind, inputs, needles)
+                if case is not None:
+                    return case
+        low, after = self._forward_and_after(inputs)
         widest = [compare.Tolerance(relative=compare.HIGHEST.get(compare.name_of(v.dtype), 0.0), far=compare.far_of(v)) for v in low]
         self.tolerances[kind] = widest  # the next draw of this kind need not find it out again
         return self._case(
             kind, inputs, [v.clone() for v in low], widest, needles, after if any(isinstance(v, torch.Tensor) for v in inputs) else None
         )
+
+    def _question(self, kind: str, inputs: list, needles: bool) -> Case | None:
+        """These inputs with the oracle's answers; None where the reference cannot tell right from wrong on them."""
+        low, after = self._forward_and_after(inputs)
+        if self.clean and not all(map(compare.all_finite, low)):
+            return None
+        expected, tolerance = self._answers(inputs, low, kind)
+        return None if None in tolerance else self._case(kind, inputs, expected, tolerance, needles, after)
+
+    def _twin(self, known: list[Case]) -> Case | None:
+        """The first of the known questions but for a few rows, with answers of its own; None where that would be no other question."""
+        reseed()
+        first, other = known[0], random.choice(known)
+        inputs = [_other_rows(a, b) for a, b in zip(first.inputs, other.inputs, strict=True)]
+        if all(a is b for a, b in zip(inputs, first.inputs, strict=True)):
+            return None
+        return self._question(first.kind, inputs, first.needles)
 
     def _forward_and_after(self, inputs: list) -> tuple[list, list | None]:
         """Outputs of the reference, and the inputs as it leaves them where it changes them."""
@@ -506,7 +524,8 @@ class Reference:
         random.Random(os.urandom(16)).shuffle(known)
         yield from known
         while True:
-            case = self.draw(kind)
+            again = kind == "own" and self.bank[kind] and random.SystemRandom().random() < TWINS
+            case = (self._twin(self.bank[kind]) if again else None) or self.draw(kind)
             if self.bank_bytes + case.nbytes <= BANK_BYTES:
                 self.bank[kind].append(case)
                 self.bank_bytes += case.nbytes
@@ -559,6 +578,28 @@ def _constant(answer, other):
 
 def _structural(value) -> bool:
     return 1 - int(value.count_nonzero()) / value.numel() > STRUCTURE
+
+
+def _other_rows(value, other):
+    """A floating tensor with a few of its middle rows exchanged among themselves, which leaves the sum, or taken from `other`; the tensor
+    itself where that changes nothing, or would break its symmetry."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or _symmetric(value):
+        return value
+    dim = next((d for d, size in enumerate(value.shape) if size >= 4), None)
+    if dim is None:
+        return value
+    size = value.shape[dim]
+    places = random.sample(range(size // 4, size - size // 4), min(TWIN_ROWS, size - 2 * (size // 4)))
+    rows = torch.tensor(places, device=value.device)
+    old = value.index_select(dim, rows)
+    # Zeros of a mask or triangle stand at the same places in another question, not in another row
+    new = old.roll(1, dim) if random.random() < 0.5 and not _structural(value) else other.index_select(dim, rows)
+    if torch.equal(new, old):
+        return value
+    changed = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+    return changed.index_copy_(dim, rows, new)
 
 
 def _spread(values) -> float:
