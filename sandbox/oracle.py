@@ -77,17 +77,18 @@ class Case:
         return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def reseed() -> None:
-    """Generators restart from entropy before every draw: outputs of one draw tell nothing about the next."""
+def reseed(seed: int | None = None) -> None:
+    """Generators restart from entropy before every draw: outputs of one draw tell nothing about the next. With a seed, from that."""
     import torch
 
-    seed = int.from_bytes(os.urandom(8), "little")
+    entropy = os.urandom(16) if seed is None else seed.to_bytes(16, "little")
+    seed = int.from_bytes(entropy[:8], "little")
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # before that, torch.manual_seed keeps a traceback of each call
         torch.cuda.manual_seed_all(seed)
-    random.seed(os.urandom(16))
+    random.seed(entropy)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
+        sys.modules["numpy"].random.seed(int.from_bytes(entropy[:4], "little"))
 
 
 def load_source(source: str, name: str = "task_reference") -> types.ModuleType:
@@ -216,6 +217,8 @@ class Reference:
         case = self._case("own", first, outputs, lowest)
         again, _ = self._forward(self.model, first)
         problem = compare.difference(again, case)
+        if problem and self._keeps_state(first, lowest):
+            raise TaskInvalid(f"the reference keeps state between calls, so that an answer depends on the calls before it ({problem})")
         if problem:
             raise TaskInvalid(f"the reference is random: the same inputs gave two answers ({problem})")
         other, _ = self._forward(self._instance(self.state), first)
@@ -225,11 +228,19 @@ class Reference:
         if not any(bool(v.isfinite().any()) for v in outputs):
             raise TaskInvalid("degenerate: the reference's output has no finite value")
 
-    def _instance(self, state: dict):
+    def _keeps_state(self, inputs: list, lowest: list[compare.Tolerance]) -> bool:
+        """Whether instances built from one seed answer the same inputs alike, call for call, whatever the generators do meanwhile."""
+        seed, answers = int.from_bytes(os.urandom(8), "little"), []
+        for model in [self._instance(self.state, seed) for _ in range(2)]:
+            reseed()
+            answers.append([[v.clone() for v in self._forward(model, inputs)[0]] for _ in range(2)])
+        return all(compare.difference(b, self._case("own", inputs, a, lowest)) is None for a, b in zip(*answers, strict=True))
+
+    def _instance(self, state: dict, seed: int | None = None):
         """Another model of the task, as a server builds it."""
         import torch
 
-        reseed()
+        reseed(seed)
         with torch.device(self.device):
             model = self.module.Model(*self.init_inputs)
         model = model.to(self.device, self.low or torch.float32).train(self.train)

@@ -322,7 +322,7 @@ WANTED = {
 }
 """Status and rule of each question; ANY where chance decides which distribution shows it first."""
 WRONG = {
-    "K04 fp32": ("correct", "a reference that keeps state between calls is called random"),
+    "K04 fp32": ("correct", "a reference that keeps state between calls is task_invalid: each answer would need a server brought to the same state"),
 }
 """What the judge still gets wrong: the status that would be right, and what happens instead."""
 NOT_YET = {
@@ -354,6 +354,9 @@ def test_a_case_that_still_goes_wrong(name, found):
 def test_flags_tell_what_a_status_cannot(found):
     assert "below_resolution" in found["K38 tiny"].flags and found["K38 tiny"].speedup is None
     assert "weights_by_shape" in found["K05 raw parameter"].flags
+    for name in ("K04 fp32", "K04 bf16"):
+        assert found[name].status.value == "task_invalid", "never charged to the candidate"
+    assert "keeps state between calls" in found["K04 fp32"].reason
     assert found["K25 right"].times_ms["candidate"] > 5.0
 
 

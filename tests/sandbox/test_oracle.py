@@ -40,6 +40,27 @@ def test_a_task_that_cannot_be_judged_says_why(forward, inputs, words):
             raise TaskInvalid("degenerate")
 
 
+STATE = "self.{} = torch.tanh(x[0] + self.{}); return x + self.{}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "forward", "words"),
+    [
+        ("self.h = torch.randn(256)", STATE.format(*"hhh"), "keeps state between calls"),
+        ("self.register_buffer('b', torch.zeros(256))", STATE.format(*"bbb"), "keeps state between calls"),
+        ("self.n = 0", "self.n += 1; return x + self.n", "keeps state between calls"),
+        ("self.n = 0", "self.n += 1; return x + self.n + torch.rand_like(x)", "is random: the same inputs"),
+        ("self.h = torch.randn(256)", "return x + self.h", "is random: two instances"),
+    ],
+)
+def test_a_reference_that_keeps_state_is_not_called_random(fields, forward, words):
+    source = made(forward).source.replace(
+        "    def forward", f"    def __init__(self):\n        super().__init__()\n        {fields}\n\n    def forward"
+    )
+    with pytest.raises(TaskInvalid, match=words):
+        oracle.Reference(Task(source=source, origin="user"))
+
+
 def test_no_model_no_source_and_no_python_are_facts_about_the_task():
     for source in ("x = 1", "def broken(", "raise SystemError('x')"):
         with pytest.raises(TaskInvalid):
