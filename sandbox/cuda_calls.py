@@ -79,8 +79,7 @@ def check_surroundings(prepared: Prepared) -> None:
     """Guard bands and parameters as they were, but for buffers that the reference changes too; puts them right again and raises
     Failed(INCORRECT) otherwise."""
     slab, state = prepared.slab, prepared.reference.state
-    changing = prepared.changing or ()
-    damaged = slab.damaged(state | {name: slab.parameters[name] for name in changing})
+    damaged = slab.damaged(state | {name: slab.parameters[name] for name in prepared.changing})
     prepared.end_buffers()
     if damaged is None:
         return

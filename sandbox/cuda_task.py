@@ -45,27 +45,24 @@ class Prepared:
     compile_refused: str | None = None
     """Why torch.compile gave no baseline."""
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    changing: list[str] | None = None
-    """Names of the buffers that the reference changes; None before anybody asked."""
     replica: Any = None
     """An instance of the reference that answers what the candidate is asked: its buffers are what the candidate's should be."""
     module_runs: bool = False
     """The candidate keeps its buffers in memory of its own, where nobody compares them."""
 
-    def start_buffers(self) -> None:
-        """A candidate's first call follows: buffers in the slab as the reference starts, and a replica where they are compared."""
+    def __post_init__(self) -> None:
         from sandbox.server import changing_buffers
 
-        if self.changing is None:
-            self.changing = changing_buffers(self.reference)
-        for name in self.changing:
-            self.slab.parameters[name].copy_(self.reference.state[name])
+        self.changing = changing_buffers(self.reference)
+
+    def start_buffers(self) -> None:
+        """A candidate's first call follows: a replica where buffers are compared."""
         compared = bool(self.changing) and not self.module_runs
         self.replica = self.reference._instance(self.reference.state) if compared else None
 
     def end_buffers(self) -> None:
         """The candidate is gone: the next one finds the buffers as this one did."""
-        for name in self.changing or ():
+        for name in self.changing:
             self.slab.parameters[name].copy_(self.reference.state[name])
         self.replica, self.module_runs = None, False
 
