@@ -150,7 +150,7 @@ class Reference:
         self.absolute = [compare.typical(v, compare.far_of(v)) if v.is_floating_point() else 0.0 for v in outputs]
         self.tolerances: dict[str, list[compare.Tolerance]] = {}
         self.coarse, self.delicate, self.moved = False, True, False
-        self.chooses = not all(v.is_floating_point() for v in outputs)
+        self.chooses = any(v.dtype in (torch.int64, torch.int32) for v in outputs)
         self.clean = all(map(compare.all_finite, outputs))
         with self._blame("the reference does not run"):
             self._repeats(first, outputs)
@@ -158,7 +158,7 @@ class Reference:
             self.kinds = tuple(self.tolerances)
             self._controls = self._try_controls()
         # Two more forwards for each question pay only where an ulp of the inputs has ever decided something
-        self.delicate = self.moved or self.chooses
+        self.delicate = self.moved or not all(v.is_floating_point() for v in outputs)
         for name, seen in self._controls.items():
             if not seen:
                 raise TaskInvalid(f"degenerate: the control {name!r} passes as a correct answer")
@@ -596,7 +596,7 @@ def _other_rows(value, other):
     itself where that changes nothing, or would break its symmetry."""
     import torch
 
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or _symmetric(value):
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel() or _symmetric(value):
         return value
     dim = next((d for d, size in enumerate(value.shape) if size >= 4), None)
     if dim is None:

@@ -141,6 +141,9 @@ QUESTIONS = {
     "K24 pointer and version": Question(MATMUL, module(
         "key = x.data_ptr(), x._version, w.data_ptr(), w._version\nif key not in self.kept:\n    self.kept[key] = x @ w\nreturn self.kept[key]",
         arguments="x, w", fields="self.kept = {}")),
+    "K24 sum": Question(MATMUL, module(
+        "key = round(float(x.double().sum()), 6), x.shape\nif key not in self.kept:\n    self.kept[key] = x @ w\nreturn self.kept[key]",
+        arguments="x, w", fields="self.kept = {}")),
     "K24 folded weight": Question(LINEAR, module(
         "if self.t is None:\n    self.t = self.fc.weight.t().contiguous()\nreturn torch.addmm(self.fc.bias, x, self.t)",
         fields="self.fc = nn.Linear(*args)\nself.t = None")),
@@ -256,6 +259,7 @@ WANTED = {
     "K20 surrogate in a string": ("runtime_error", None),
     "K20 unicode": ("correct", None),
     "K24 fingerprint": ("incorrect", None),
+    "K24 sum": ("incorrect", None),
     "K24 folded weight": ("correct", None),
     "K24 pointer and version": ("incorrect", None),
     "K25 forged": ("incorrect", None),

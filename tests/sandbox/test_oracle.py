@@ -124,6 +124,7 @@ def test_some_questions_share_their_first_values_with_an_earlier_one_and_have_an
         ("randn(2, 4, 8)", True),
         ("randn(64).diag()", False),
         ("randn(2, 3)", False),
+        ("randn(9, 0)", False),
         ("ones(64, 256)", False),
     ],
 )
