@@ -461,7 +461,7 @@ class Reference:
     def _twin(self, known: list[Case]) -> Case | None:
         """The first of the known questions but for a few rows, with answers of its own; None where that would be no other question."""
         reseed()
-        first, other = known[0], random.choice(known)
+        first, other = known[0], random.choice(known[1:] or known)
         inputs = [_other_rows(a, b) for a, b in zip(first.inputs, other.inputs, strict=True)]
         if all(a is b for a, b in zip(inputs, first.inputs, strict=True)):
             return None
