@@ -32,6 +32,8 @@ SAMPLE = 65536
 """Evenly spread elements that stand for an output in statistics."""
 TYPICAL = 0.995
 """Quantile of the noise that sets the tolerance; what lies above it is granted to those elements alone."""
+EFFECT = 10.0
+"""Times LOWEST: what a buffer or an input may differ by from what the reference leaves there."""
 PIECE, CACHED_PIECE = 1 << 24, 1 << 17
 """Elements compared at a time: bounded memory on a GPU, and on a CPU as many as its caches hold."""
 
@@ -253,6 +255,36 @@ def wrong(value, expected, tolerance: Tolerance) -> str | None:
     if not value.numel():
         return None
     return _close(value, expected, tolerance) if expected.is_floating_point() else _exact(value, expected, tolerance)
+
+
+def effect(dtype) -> Tolerance:
+    """Tolerance of what the reference leaves in an input or a buffer that it changes."""
+    return Tolerance(relative=EFFECT * LOWEST.get(name_of(dtype), 0.0))
+
+
+def inputs_left(left: list, case) -> tuple[int, str, str] | None:
+    """Inputs after a call, `left`, against a Case: (number of the first wrong one, what is wrong with it, rule), None when all are right.
+
+    They must be as they were, or as the reference leaves them where it changes them; where it returns what it changed, either will do.
+    """
+    for number, (now, before) in enumerate(zip(left, case.inputs, strict=True)):
+        moved = changed(now, before)
+        if case.after is not None and changed(case.after[number], before):
+            after = case.after[number]
+            problem = wrong(now, after, effect(before.dtype)) if moved or not _returned(after, case) else None
+            if problem:
+                return number, f", which the reference changes{problem}", "inputs_left"
+        elif moved:
+            return number, " was changed", "inputs_changed"
+    return None
+
+
+def _returned(after, case) -> bool:
+    """Whether a changed input is, element for element, one of the reference's outputs: then its new values are in the answer already."""
+    return any(
+        after.numel() == out.numel() and after.dtype == out.dtype and wrong(after.reshape(out.shape), out, effect(out.dtype)) is None
+        for out in case.expected
+    )
 
 
 def _pardoned(bad, gap, tolerance: Tolerance, some: slice, columns: slice, length: int):

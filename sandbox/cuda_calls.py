@@ -21,6 +21,7 @@ def calls(prepared: Prepared, call: Callable[[Any, str, int], Any], wall_of: Cal
 
     Two own calls come first, whose cost in ms decides how many follow; the rest comes in secret order. Raises Failed.
     """
+    prepared.start_buffers()
     start, limits, costs = time.perf_counter(), prepared.limits, []
     cases = {kind: prepared.reference.cases(kind) for kind in prepared.reference.kinds}
     for number in range(2):
@@ -36,22 +37,50 @@ def calls(prepared: Prepared, call: Callable[[Any, str, int], Any], wall_of: Cal
 
 
 def compare(prepared: Prepared, case: Any, slot: int, got: list) -> None:
-    """Outputs against the case, inputs unchanged. Raises Failed(INCORRECT); rule stress for other distributions than the task's."""
-    from sandbox.compare import difference
+    """Outputs against the case; inputs unchanged, or as the reference leaves them; buffers that it changes. Call it after every call of a candidate.
+
+    Raises Failed(INCORRECT), with rule stress (other distributions than the task's), inputs_changed, inputs_left or buffers.
+    """
+    from sandbox.compare import difference, inputs_left
 
     found = difference(got, case)
     if found is not None:
         own = case.kind == "own"
         raise Failed(Status.INCORRECT, found if own else f"{case.kind} inputs: {found}", rule=None if own else "stress")
-    changed = prepared.slab.changed(slot, case.inputs)
-    if changed is not None:
-        raise Failed(Status.INCORRECT, f"input {changed} was changed")
+    slab = prepared.slab
+    if case.after is None:
+        # Bit for bit, NaN payloads and signs of zeros too
+        changed = slab.changed(slot, case.inputs)
+        if changed is not None:
+            raise Failed(Status.INCORRECT, f"input {changed} was changed", rule="inputs_changed")
+    else:
+        places = slab.slots[slot]
+        wrong = inputs_left([places.get(name, value) for name, value in zip(slab.arguments, case.inputs, strict=True)], case)
+        if wrong is not None:
+            raise Failed(Status.INCORRECT, f"input {slab.arguments[wrong[0]]}{wrong[1]}", rule=wrong[2])
+    _compare_buffers(prepared, case)
+
+
+def _compare_buffers(prepared: Prepared, case: Any) -> None:
+    """The buffers that the reference changes are what it leaves after the same calls. Raises Failed(INCORRECT, rule buffers)."""
+    from sandbox.compare import effect, wrong
+
+    if prepared.replica is None:
+        return
+    prepared.reference._forward(prepared.replica, case.inputs)
+    state = prepared.replica.state_dict()
+    for name in prepared.changing:
+        problem = wrong(prepared.slab.parameters[name], state[name], effect(state[name].dtype))
+        if problem:
+            raise Failed(Status.INCORRECT, f"buffer {name} after the call{problem}", rule="buffers")
 
 
 def check_surroundings(prepared: Prepared) -> None:
-    """Guard bands and parameters as they were; puts them right again and raises Failed(INCORRECT) otherwise."""
+    """Guard bands and parameters as they were, but for buffers that the reference changes too; puts them right again and raises
+    Failed(INCORRECT) otherwise."""
     slab, state = prepared.slab, prepared.reference.state
-    damaged = slab.damaged(state)
+    damaged = slab.damaged(state | {name: slab.parameters[name] for name in prepared.changing})
+    prepared.end_buffers()
     if damaged is None:
         return
     restore(prepared)
@@ -61,6 +90,7 @@ def check_surroundings(prepared: Prepared) -> None:
 def restore(prepared: Prepared) -> None:
     """Parameters and guard bands as at the start: the next candidate must not find the last one's damage."""
     slab = prepared.slab
+    prepared.end_buffers()
     for name, tensor in slab.parameters.items():
         tensor.copy_(prepared.reference.state[name])
     for start, size in slab.guards:

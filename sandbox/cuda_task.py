@@ -45,6 +45,26 @@ class Prepared:
     compile_refused: str | None = None
     """Why torch.compile gave no baseline."""
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    replica: Any = None
+    """An instance of the reference that answers what the candidate is asked: its buffers are what the candidate's should be."""
+    module_runs: bool = False
+    """The candidate keeps its buffers in memory of its own, where nobody compares them."""
+
+    def __post_init__(self) -> None:
+        from sandbox.server import changing_buffers
+
+        self.changing = changing_buffers(self.reference)
+
+    def start_buffers(self) -> None:
+        """A candidate's first call follows: a replica where buffers are compared."""
+        compared = bool(self.changing) and not self.module_runs
+        self.replica = self.reference._instance(self.reference.state) if compared else None
+
+    def end_buffers(self) -> None:
+        """The candidate is gone: the next one finds the buffers as this one did."""
+        for name in self.changing:
+            self.slab.parameters[name].copy_(self.reference.state[name])
+        self.replica, self.module_runs = None, False
 
     @property
     def layout(self) -> dict:
@@ -176,6 +196,7 @@ class References:
 def load(peer: Peer, prepared: Prepared, name: str, *, seconds: float) -> dict:
     """Load the module `reference`, `compile` or `candidate` into a server; returns what it says of the weights."""
     o = {"name": name, "source": prepared.task.source, "mode": prepared.task.mode, "tf32": prepared.track == "tf32"}
+    prepared.module_runs = name == "candidate"
     answer = peer.ask(b"L" + json.dumps(o).encode(), seconds=seconds, wanted=b"K", late=Status.COMPILE_TIMEOUT)
     try:
         return dict(json.loads(answer))

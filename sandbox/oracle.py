@@ -29,10 +29,15 @@ DRAWS = 6
 """Attempts at inputs on which the reference is exact enough to be judged by."""
 NUDGES = 2
 """How often a question's inputs are moved by an ulp, to see which elements of the answer that decides."""
+LEAN, LEANS = 2.0**-52, 1 << 26
+"""Equal elements are told apart by so much of their value a position; positions beyond LEANS begin anew, so that no fp32 value reaches the next."""
 UNDECIDED = 0.01
 """Largest share of an output that may depend on such an ulp; what is beyond is drawn anew."""
 STRUCTURE = 0.1
 """An input with a larger share of exact zeros has them for a reason (triangular, masked, sparse)."""
+TWINS, TWIN_ROWS = 0.25, 8
+"""Share of the new own questions that are the first one but for so many rows: who knows a question by its first values, its sum or its pointer
+gives a stale answer. Too few to be a median's matter for who compares every element and answers the difference only."""
 BANK_BYTES = 640 << 20
 """Cases kept for the next candidate of the same task; a candidate sees each at most once."""
 
@@ -72,17 +77,18 @@ class Case:
         return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def reseed() -> None:
-    """Generators restart from entropy before every draw: outputs of one draw tell nothing about the next."""
+def reseed(seed: int | None = None) -> None:
+    """Generators restart from entropy before every draw: outputs of one draw tell nothing about the next. With a seed, from that."""
     import torch
 
-    seed = int.from_bytes(os.urandom(8), "little")
+    entropy = os.urandom(16) if seed is None else seed.to_bytes(16, "little")
+    seed = int.from_bytes(entropy[:8], "little")
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # before that, torch.manual_seed keeps a traceback of each call
         torch.cuda.manual_seed_all(seed)
-    random.seed(os.urandom(16))
+    random.seed(entropy)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
+        sys.modules["numpy"].random.seed(int.from_bytes(entropy[:4], "little"))
 
 
 def load_source(source: str, name: str = "task_reference") -> types.ModuleType:
@@ -144,6 +150,7 @@ class Reference:
         self.absolute = [compare.typical(v, compare.far_of(v)) if v.is_floating_point() else 0.0 for v in outputs]
         self.tolerances: dict[str, list[compare.Tolerance]] = {}
         self.coarse, self.delicate, self.moved = False, True, False
+        self.chooses = any(v.dtype in (torch.int64, torch.int32) for v in outputs)
         self.clean = all(map(compare.all_finite, outputs))
         with self._blame("the reference does not run"):
             self._repeats(first, outputs)
@@ -210,6 +217,8 @@ class Reference:
         case = self._case("own", first, outputs, lowest)
         again, _ = self._forward(self.model, first)
         problem = compare.difference(again, case)
+        if problem and self._keeps_state(first, lowest):
+            raise TaskInvalid(f"the reference keeps state between calls, so that an answer depends on the calls before it ({problem})")
         if problem:
             raise TaskInvalid(f"the reference is random: the same inputs gave two answers ({problem})")
         other, _ = self._forward(self._instance(self.state), first)
@@ -219,11 +228,19 @@ class Reference:
         if not any(bool(v.isfinite().any()) for v in outputs):
             raise TaskInvalid("degenerate: the reference's output has no finite value")
 
-    def _instance(self, state: dict):
+    def _keeps_state(self, inputs: list, lowest: list[compare.Tolerance]) -> bool:
+        """Whether instances built from one seed answer the same inputs alike, call for call, whatever the generators do meanwhile."""
+        seed, answers = int.from_bytes(os.urandom(8), "little"), []
+        for model in [self._instance(self.state, seed) for _ in range(2)]:
+            reseed()
+            answers.append([[v.clone() for v in self._forward(model, inputs)[0]] for _ in range(2)])
+        return all(compare.difference(b, self._case("own", inputs, a, lowest)) is None for a, b in zip(*answers, strict=True))
+
+    def _instance(self, state: dict, seed: int | None = None):
         """Another model of the task, as a server builds it."""
         import torch
 
-        reseed()
+        reseed(seed)
         with torch.device(self.device):
             model = self.module.Model(*self.init_inputs)
         model = model.to(self.device, self.low or torch.float32).train(self.train)
@@ -393,6 +410,19 @@ class Reference:
             moved.append(value)
         return moved
 
+    def _leaned(self, inputs: list, first: bool) -> list:
+        """The inputs in fp64, equal elements told apart: the first (or last) of them has the largest magnitude. No others change places."""
+        import torch
+
+        moved = []
+        for value in inputs:
+            # Two fp64 values may lie closer than that; zeros stay, for their sign decides more than ties
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64:
+                rank = torch.arange(value.numel(), dtype=torch.float64, device=value.device).remainder_(LEANS)
+                value = value.double() * (rank.neg_().add_(LEANS) if first else rank).mul_(LEAN).add_(1.0).view(value.shape)
+            moved.append(value)
+        return moved
+
     def _case(
         self, kind: str, inputs: list, outputs: list, tolerance: list[compare.Tolerance], needles: bool = False, after: list | None = None
     ) -> Case:
@@ -410,15 +440,32 @@ class Reference:
             plain = self._transform(self._fresh(), kind)
             for needles in (True, False) if attempt == 0 else (False,):
                 inputs = self._needled(plain) if needles else plain
-                low, after = self._forward_and_after(inputs)
-                if self.clean and not all(map(compare.all_finite, low)):
-                    continue
-                expected, tolerance = self._answers(inputs, low, kind)
-                if None not in tolerance:
-                    return self._case(kind, inputs, expected, tolerance, needles, after)
+                case = self._question(kind, inputs, needles)
+                if case is not None:
+                    return case
+        low, after = self._forward_and_after(inputs)
         widest = [compare.Tolerance(relative=compare.HIGHEST.get(compare.name_of(v.dtype), 0.0), far=compare.far_of(v)) for v in low]
         self.tolerances[kind] = widest  # the next draw of this kind need not find it out again
-        return self._case(kind, inputs, [v.clone() for v in low], widest, needles, after if any(isinstance(v, torch.Tensor) for v in inputs) else None)
+        return self._case(
+            kind, inputs, [v.clone() for v in low], widest, needles, after if any(isinstance(v, torch.Tensor) for v in inputs) else None
+        )
+
+    def _question(self, kind: str, inputs: list, needles: bool) -> Case | None:
+        """These inputs with the oracle's answers; None where the reference cannot tell right from wrong on them."""
+        low, after = self._forward_and_after(inputs)
+        if self.clean and not all(map(compare.all_finite, low)):
+            return None
+        expected, tolerance = self._answers(inputs, low, kind)
+        return None if None in tolerance else self._case(kind, inputs, expected, tolerance, needles, after)
+
+    def _twin(self, known: list[Case]) -> Case | None:
+        """The first of the known questions but for a few rows, with answers of its own; None where that would be no other question."""
+        reseed()
+        first, other = known[0], random.choice(known[1:] or known)
+        inputs = [_other_rows(a, b) for a, b in zip(first.inputs, other.inputs, strict=True)]
+        if all(a is b for a, b in zip(inputs, first.inputs, strict=True)):
+            return None
+        return self._question(first.kind, inputs, first.needles)
 
     def _forward_and_after(self, inputs: list) -> tuple[list, list | None]:
         """Outputs of the reference, and the inputs as it leaves them where it changes them."""
@@ -441,6 +488,8 @@ class Reference:
         exacts = self._exact(inputs, low)
         expected = [exact.to(mine.dtype) if mine.is_floating_point() else mine for mine, exact in zip(low, exacts, strict=True)]
         nudged = [self._forward(self.model, self._nudged(inputs))[0] for _ in range(NUDGES if self.delicate else 0)]
+        # Which of two equal elements comes first is nobody's fault: whatever hangs on it is seen both ways
+        leaned = [self._exact(self._leaned(inputs, first), low) for first in (True, False) if self.chooses and self.high is not None]
         tolerance = []
         for number, (answer, allowed) in enumerate(zip(expected, self.tolerances[kind], strict=True)):
             allowed = dataclasses.replace(allowed, far=compare.far_of(answer))
@@ -448,7 +497,7 @@ class Reference:
             # An ulp of an input moves any output by about one, a third of a tolerance of 16 bits; what it decides, it moves by far
             views = [(low[number], factor), *((outputs[number], 1.0 if self.low is None else 0.25) for outputs in nudged)]
             if not answer.is_floating_point():
-                views.append((exacts[number], 1.0))
+                views += [(outputs[number], 1.0) for outputs in (exacts, *leaned)]
             undecided = self._undecided(answer, views, allowed)
             if undecided is None and answer.is_floating_point():
                 wider = self._tolerance(answer.dtype, *self._noise(low[number], exacts[number], number), number)
@@ -486,7 +535,8 @@ class Reference:
         random.Random(os.urandom(16)).shuffle(known)
         yield from known
         while True:
-            case = self.draw(kind)
+            again = kind == "own" and self.bank[kind] and random.SystemRandom().random() < TWINS
+            case = (self._twin(self.bank[kind]) if again else None) or self.draw(kind)
             if self.bank_bytes + case.nbytes <= BANK_BYTES:
                 self.bank[kind].append(case)
                 self.bank_bytes += case.nbytes
@@ -539,6 +589,28 @@ def _constant(answer, other):
 
 def _structural(value) -> bool:
     return 1 - int(value.count_nonzero()) / value.numel() > STRUCTURE
+
+
+def _other_rows(value, other):
+    """A floating tensor with a few of its middle rows exchanged among themselves, which leaves the sum, or taken from `other`; the tensor
+    itself where that changes nothing, or would break its symmetry."""
+    import torch
+
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel() or _symmetric(value):
+        return value
+    dim = next((d for d, size in enumerate(value.shape) if size >= 4), None)
+    if dim is None:
+        return value
+    size = value.shape[dim]
+    places = random.sample(range(size // 4, size - size // 4), min(TWIN_ROWS, size - 2 * (size // 4)))
+    rows = torch.tensor(places, device=value.device)
+    old = value.index_select(dim, rows)
+    # Zeros of a mask or triangle stand at the same places in another question, not in another row
+    new = old.roll(1, dim) if random.random() < 0.5 and not _structural(value) else other.index_select(dim, rows)
+    if torch.equal(new, old):
+        return value
+    changed = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+    return changed.index_copy_(dim, rows, new)
 
 
 def _spread(values) -> float:

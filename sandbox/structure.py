@@ -40,10 +40,11 @@ def flatten(value: Any, floating, device: str = "cpu") -> tuple[list, str]:
             return f"{'tuple' if isinstance(value, tuple) else 'list'}({', '.join(inner(item, levels - 1) for item in value)})"
         if levels and isinstance(value, dict) and all(type(key) in (str, int) for key in value):
             return f"dict({', '.join(f'{key!r}: {inner(value[key], levels - 1)}' for key in sorted(value, key=repr))})"
-        raise TypeError(f"output: got {type(value).__name__}, wanted tensors and numbers in tuples, lists and dicts of at most {MOST} levels")
+        raise TypeError(
+            f"output: got {type(value).__name__}, wanted tensors and numbers in tuples, lists and dicts of at most {MOST} levels"
+        )
 
     text = inner(value, MOST)
     if len(leaves) > MOST:
         raise TypeError(f"output: got {len(leaves)} tensors, wanted at most {MOST}")
     return leaves, text
-

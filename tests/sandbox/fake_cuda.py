@@ -47,6 +47,34 @@ def scribble(x, y, n):
     floats(x, 1).fill_(1.0)
 
 
+def doubles(x, y, n):
+    floats(x, n).mul_(2.0)
+    relu(x, y, n)
+
+
+def triples(x, y, n):
+    floats(y, n).copy_((2.0 * floats(x, n)).relu())
+    floats(x, n).mul_(3.0)
+
+
+def doubled(x, y, n):
+    floats(y, n).copy_((2.0 * floats(x, n)).relu())
+
+
+def scales(x, y, total, scale, n):
+    floats(y, n).copy_(floats(x, n).relu() * floats(scale, 1))
+
+
+def adds_up(x, y, total, scale, n):
+    scales(x, y, total, scale, n)
+    floats(total, 256).add_(floats(x, n).view(-1, 256).sum(0))
+
+
+def adds_up_twice(x, y, total, scale, n, asked=[]):  # noqa: B006 - state across calls is the cheat
+    asked.append(n)
+    (adds_up if len(asked) <= 2 else scales)(x, y, total, scale, n)
+
+
 def crash(x, y, n):
     faulthandler.disable()
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -65,6 +93,7 @@ def fast(x, y, n):
 
 
 KERNELS.update(relu=relu, stale=stale, half=half, beyond=beyond, scribble=scribble, crash=crash, hang=hang, fault=fault, fast=fast)
+KERNELS.update(doubles=doubles, triples=triples, doubled=doubled, scales=scales, adds_up=adds_up, adds_up_twice=adds_up_twice)
 
 
 def allocate_shared(size, index=0):

@@ -141,6 +141,9 @@ QUESTIONS = {
     "K24 pointer and version": Question(MATMUL, module(
         "key = x.data_ptr(), x._version, w.data_ptr(), w._version\nif key not in self.kept:\n    self.kept[key] = x @ w\nreturn self.kept[key]",
         arguments="x, w", fields="self.kept = {}")),
+    "K24 sum": Question(MATMUL, module(
+        "key = round(float(x.double().sum()), 6), x.shape\nif key not in self.kept:\n    self.kept[key] = x @ w\nreturn self.kept[key]",
+        arguments="x, w", fields="self.kept = {}")),
     "K24 folded weight": Question(LINEAR, module(
         "if self.t is None:\n    self.t = self.fc.weight.t().contiguous()\nreturn torch.addmm(self.fc.bias, x, self.t)",
         fields="self.fc = nn.Linear(*args)\nself.t = None")),
@@ -255,6 +258,8 @@ WANTED = {
     "K20 surrogate in C++": ("compile_error", None),
     "K20 surrogate in a string": ("runtime_error", None),
     "K20 unicode": ("correct", None),
+    "K24 fingerprint": ("incorrect", None),
+    "K24 sum": ("incorrect", None),
     "K24 folded weight": ("correct", None),
     "K24 pointer and version": ("incorrect", None),
     "K25 forged": ("incorrect", None),
@@ -321,8 +326,7 @@ WANTED = {
 }
 """Status and rule of each question; ANY where chance decides which distribution shows it first."""
 WRONG = {
-    "K04 fp32": ("correct", "a reference that keeps state between calls is called random"),
-    "K24 fingerprint": ("incorrect", "no question shares its first values with another one, so a cache keyed by them never errs (and never wins)"),
+    "K04 fp32": ("correct", "a reference that keeps state between calls is task_invalid: each answer would need a server brought to the same state"),
 }
 """What the judge still gets wrong: the status that would be right, and what happens instead."""
 NOT_YET = {
@@ -354,6 +358,9 @@ def test_a_case_that_still_goes_wrong(name, found):
 def test_flags_tell_what_a_status_cannot(found):
     assert "below_resolution" in found["K38 tiny"].flags and found["K38 tiny"].speedup is None
     assert "weights_by_shape" in found["K05 raw parameter"].flags
+    for name in ("K04 fp32", "K04 bf16"):
+        assert found[name].status.value == "task_invalid", "never charged to the candidate"
+    assert "keeps state between calls" in found["K04 fp32"].reason
     assert found["K25 right"].times_ms["candidate"] > 5.0
 
 

@@ -41,6 +41,16 @@ def get_init_inputs():
 """,
     origin="user",
 )
+IN_PLACE = dataclasses.replace(RELU, source=RELU.source.replace("return torch.relu(x)", "x.mul_(2.0)\n        return torch.relu(x)"))
+RETURNED = dataclasses.replace(RELU, source=RELU.source.replace("return torch.relu(x)", "return x.mul_(2.0).relu_()"))
+ADDS_UP = dataclasses.replace(
+    RELU,
+    source=RELU.source.replace(
+        "    def forward(self, x):\n",
+        "    def __init__(self):\n        super().__init__()\n        self.register_buffer('total', torch.zeros(256))\n        self.scale = nn.Parameter(torch.ones(1))\n"
+        "    def forward(self, x):\n        self.total += x.sum(0)\n",
+    ).replace("return torch.relu(x)", "return torch.relu(x) * self.scale"),
+)
 LIMITS = Limits(calls=12, call_s=8.0, build_s=3.0, total_s=60.0)
 
 
@@ -113,6 +123,58 @@ def test_a_correct_plan_has_device_and_wall_times_and_intervals(backend):
 def test_what_a_plan_does_wrong_is_its_own_verdict(backend, kernel, status, says):
     found = failure(backend, plan_of(kernel))
     assert found.status is status and says in str(found)
+
+
+def plan_with_total(kernel):
+    files = plan_of(kernel).files
+    steps = [{"kernel": kernel, "grid": [1], "block": [32], "args": ["x0", "y0", "p.total", "p.scale", "x0.numel"]}]
+    source = files["kernels.cu"].replace("float* y,", "float* y, float* total, const float* scale,")
+    return Candidate(
+        format="plan", files={"kernels.cu": source, "plan.json": json.dumps(json.loads(files["plan.json"]) | {"steps": steps})}
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "kernel", "rule"),
+    [(IN_PLACE, "doubles", None), (IN_PLACE, "doubled", "inputs_left"), (IN_PLACE, "triples", "inputs_left"),
+     (RETURNED, "doubled", None), (RETURNED, "triples", "inputs_left"), (RELU, "scribble", "inputs_changed")],
+)  # fmt: skip
+def test_inputs_of_a_plan_are_as_the_reference_leaves_them(backend, task, kernel, rule):
+    if rule is None:
+        assert judged(backend, plan_of(kernel), task).own_kernel_share == 1.0
+    else:
+        found = failure(backend, plan_of(kernel), task)
+        assert (found.status, found.rule) == (Status.INCORRECT, rule) and "input x0" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("task", "body", "rule"),
+    [(IN_PLACE, "x.mul_(2)\nreturn torch.relu(x)", None), (IN_PLACE, "return torch.relu(2 * x)", "inputs_left"),
+     (RETURNED, "return torch.relu(2 * x)", None), (RETURNED, "return x.mul_(2.0).relu_()", None),
+     (RELU, "y = torch.relu(x)\nx.zero_()\nreturn y", "inputs_changed")],
+)  # fmt: skip
+def test_inputs_of_a_module_are_as_the_reference_leaves_them(backend, task, body, rule):
+    if rule is None:
+        assert judged(backend, module_of(body), task).times_ms
+    else:
+        found = failure(backend, module_of(body), task)
+        assert (found.status, found.rule) == (Status.INCORRECT, rule) and "input x0" in str(found)
+
+
+def test_a_plan_leaves_buffers_as_the_reference_does_and_the_next_finds_them_new(backend):
+    for _ in range(2):
+        assert judged(backend, plan_with_total("adds_up"), ADDS_UP).own_kernel_share == 1.0
+        for kernel in ("scales", "adds_up_twice"):
+            found = failure(backend, plan_with_total(kernel), ADDS_UP)
+            assert (found.status, found.rule) == (Status.INCORRECT, "buffers") and "buffer total after the call" in str(found)
+    prepared = prepare(backend, ADDS_UP)
+    assert torch.equal(prepared.slab.parameters["total"], prepared.reference.state["total"])
+
+
+def test_buffers_that_the_reference_leaves_alone_are_not_to_be_written(backend):
+    task = dataclasses.replace(ADDS_UP, source=ADDS_UP.source.replace("self.total += x.sum(0)", "pass"))
+    found = failure(backend, plan_with_total("adds_up"), task)
+    assert found.status is Status.INCORRECT and "wrote to parameter total" in str(found)
 
 
 def test_the_next_candidate_finds_memory_as_it_should_be(backend):

@@ -40,6 +40,27 @@ def test_a_task_that_cannot_be_judged_says_why(forward, inputs, words):
             raise TaskInvalid("degenerate")
 
 
+STATE = "self.{} = torch.tanh(x[0] + self.{}); return x + self.{}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "forward", "words"),
+    [
+        ("self.h = torch.randn(256)", STATE.format(*"hhh"), "keeps state between calls"),
+        ("self.register_buffer('b', torch.zeros(256))", STATE.format(*"bbb"), "keeps state between calls"),
+        ("self.n = 0", "self.n += 1; return x + self.n", "keeps state between calls"),
+        ("self.n = 0", "self.n += 1; return x + self.n + torch.rand_like(x)", "is random: the same inputs"),
+        ("self.h = torch.randn(256)", "return x + self.h", "is random: two instances"),
+    ],
+)
+def test_a_reference_that_keeps_state_is_not_called_random(fields, forward, words):
+    source = made(forward).source.replace(
+        "    def forward", f"    def __init__(self):\n        super().__init__()\n        {fields}\n\n    def forward"
+    )
+    with pytest.raises(TaskInvalid, match=words):
+        oracle.Reference(Task(source=source, origin="user"))
+
+
 def test_no_model_no_source_and_no_python_are_facts_about_the_task():
     for source in ("x = 1", "def broken(", "raise SystemError('x')"):
         with pytest.raises(TaskInvalid):
@@ -78,6 +99,42 @@ def test_nobody_sees_a_question_twice_and_the_next_candidate_gets_them_again():
     first = [id(c) for c in itertools.islice(reference.cases("own"), 5)]
     second = [id(c) for c in itertools.islice(reference.cases("own"), 7)]
     assert len(set(first)) == 5 and len(set(second)) == 7 and set(first) <= set(second)
+
+
+@pytest.mark.parametrize("name", ["pair", "softmax", "transposed", "row_sum"])
+def test_some_questions_share_their_first_values_with_an_earlier_one_and_have_another_answer(name):
+    reference = oracle.Reference(gallery.task(name))
+    cases = list(itertools.islice(reference.cases("own"), 40))
+    first, twins = cases[0], 0
+    for case in cases[1:]:
+        pairs = [(a, b) for a, b in zip(case.inputs, first.inputs, strict=True) if isinstance(a, torch.Tensor)]
+        if all(torch.equal(a.flatten()[:64], b.flatten()[:64]) and torch.equal(a.flatten()[-64:], b.flatten()[-64:]) for a, b in pairs):
+            twins += 1
+            assert compare.difference(first.expected, case) is not None, "a stale answer is wrong"
+            own, _ = reference._forward(reference.model, case.inputs)
+            assert compare.difference(own, case) is None
+            assert all((a != b).double().mean() < 0.5 and a.stride() == b.stride() for a, b in pairs)
+    assert 1 <= twins <= 24
+
+
+@pytest.mark.parametrize(
+    ("inputs", "differ"),
+    [
+        ("rand(64, 64).tril()", True),
+        ("randn(2, 4, 8)", True),
+        ("randn(64).diag()", False),
+        ("randn(2, 3)", False),
+        ("randn(9, 0)", False),
+        ("ones(64, 256)", False),
+    ],
+)
+def test_other_rows_keep_zeros_in_their_places_and_often_the_sum(inputs, differ):
+    value, other = eval(f"torch.{inputs}"), eval(f"torch.{inputs}")
+    found = [oracle._other_rows(value, other) for _ in range(40)]
+    assert all(torch.equal(f != 0, value != 0) for f in found)
+    changed = [f for f in found if f is not value]
+    assert bool(changed) is differ and all(not torch.equal(f, value) for f in changed)
+    assert any(torch.isclose(f.double().sum(), value.double().sum(), rtol=1e-12) for f in changed) is (inputs == "randn(2, 4, 8)")
 
 
 def test_layouts_of_inputs_survive_every_distribution():
@@ -133,6 +190,37 @@ def test_integers_are_exact():
     expected = torch.arange(10)
     assert compare.difference([expected.clone()], case_of(expected)) is None
     assert compare.difference([expected + 1], case_of(expected)) is not None
+
+
+LAST = {
+    "x.argmax(-1)": lambda x: 511 - x.flip(-1).argmax(-1),
+    "x.topk(3, -1).indices": lambda x: 511 - x.flip(-1).sort(dim=-1, descending=True, stable=True).indices[:, :3],
+    "x.sort(-1).indices": lambda x: 511 - x.flip(-1).sort(dim=-1, stable=True).indices,
+    "(-x).T.argmin(0)": lambda x: 511 - x.flip(-1).argmax(-1),
+}
+"""Honest choices of the last of two equal elements where the reference takes another one."""
+
+
+@pytest.mark.parametrize("forward", LAST)
+def test_either_of_two_equal_elements_is_right_and_nothing_else_is(forward):
+    task = made(
+        f"return {forward}", "randn(400, 512).index_put_((torch.tensor([3, 3, 90, 90]), torch.tensor([7, 300, 2, 511])), torch.tensor(9.0))"
+    )
+    reference, others = oracle.Reference(task), 0
+    for _ in range(6):
+        case = reference.draw("own")
+        got = LAST[forward](case.inputs[0])
+        others += int((got != case.expected[0]).any())
+        assert compare.difference([got], case) is None
+        wrong = got.clone()
+        wrong[(17, *(0 for _ in wrong.shape[1:]))] ^= 1
+        assert compare.difference([wrong], case) is not None
+    assert others >= 4, "the ties were there"
+
+
+def test_ties_cost_nothing_where_no_output_is_an_integer(monkeypatch):
+    monkeypatch.setattr(oracle.Reference, "_leaned", lambda *_: pytest.fail("asked for"))
+    oracle.Reference(made("return x.topk(3, -1).values")).draw("own")
 
 
 @pytest.mark.parametrize("task", ["softmax", "norm", "pair"])
