@@ -53,11 +53,11 @@ SETTINGS = {
 }  # fmt: skip
 """Attributes of torch's layers that hold numbers."""
 PURE = {
-    "len", "int", "float", "bool", "str", "range", "isinstance", "hasattr", "print", "id", "repr", "callable", "slice", "issubclass", "complex", "ord",
+    "len", "int", "float", "bool", "str", "range", "isinstance", "hasattr", "print", "id", "repr", "callable", "issubclass", "complex", "ord",
     "chr",
 }  # fmt: skip
 """Builtins whose value is no tensor, whatever they are given."""
-CARRIERS = {"tuple", "list", "dict", "set", "frozenset", "enumerate", "zip", "reversed", "next", "iter", "type"}
+CARRIERS = {"tuple", "list", "dict", "set", "frozenset", "enumerate", "zip", "reversed", "next", "iter", "type", "slice"}
 ARITHMETIC = {"min", "max", "sum", "abs", "pow", "round", "divmod", "sorted", "any", "all"}
 """Builtins that become torch operators when handed a tensor."""
 ERRORS = {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, Exception)}
@@ -118,6 +118,16 @@ MODULE_METHODS = {
 """Methods that others than the candidate call: their arguments may be anything."""
 GRAPHS = {"torch.cuda.graph", "torch.cuda.CUDAGraph", "torch.cuda.graphs.graph", "torch.cuda.make_graphed_callables"}
 MUTATORS = {"append", "extend", "insert", "setdefault", "update"}
+REGISTERS = {"register_buffer", "register_parameter"}
+RESERVED = {
+    "getattr", "hasattr", "super", "staticmethod", "classmethod", "property", "cached_property", "isinstance", "len", "enumerate", "zip", "tuple", "list",
+    "bool",
+}  # fmt: skip
+"""Names that the rules know by their spelling: nothing else may be bound to them."""
+OPEN_NAMES = {"ModuleDict", "ParameterDict", "BufferDict"}
+"""Of torch.nn: their keys become attributes and methods by names that cannot be followed."""
+HOLD_TENSORS = {"Parameter", "Buffer", "UninitializedParameter", "ParameterList", "ModuleList", "Sequential", "Module"}
+"""Of torch.nn: what may be made of tensors and modules. The settings of all other layers are numbers."""
 
 
 def reject(rule: str, reason: str) -> Failed:
@@ -230,6 +240,9 @@ class Program:
             self._body([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt], inside, node)
         elif isinstance(node, ast.Global | ast.Nonlocal):
             return
+        elif isinstance(node, ast.Call) and (name := _registered(node)):
+            self.attributes.setdefault(name, []).append(Binding("unknown", node))
+            self._statement(node, scope)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             self._import(node, scope)
         else:
@@ -506,6 +519,13 @@ class Program:
                 return base
         return UNKNOWN
 
+    def container(self, node: ast.AST) -> bool:
+        """A container of Python's own, whatever it holds."""
+        made = [b.node for b in self.variables.get(self._key(node), ()) if b.how not in ("stored", "none")]
+        plain = {"dict", "set", "list", "collections.OrderedDict", "collections.defaultdict", "collections.deque"}
+        calls = [n for n in made if isinstance(n, ast.Call) and self.value(n.func).data in plain]
+        return self.value(node).kind == "of" or (bool(made) and len(calls) == len(made))
+
     def is_jit(self, function: ast.AST) -> bool:
         """A Triton kernel: device code, not what runs in forward."""
         return any(self.value(d.func if isinstance(d, ast.Call) else d) == Value("lib", "triton.jit") for d in function.decorator_list)
@@ -653,9 +673,7 @@ class Program:
             handed = node.args[CALLERS[called.data]]
             return self._plain_handed(self.value(handed)) and all(self.plain(a) for a in arguments if a is not handed)
         if called.kind == "builtin":
-            return (
-                called.data in PURE or called.data in ERRORS or (called.data in CARRIERS | ARITHMETIC and all(map(self.plain, arguments)))
-            )
+            return called.data in PURE or (called.data in CARRIERS | ARITHMETIC | ERRORS and all(map(self.plain, arguments)))
         if called.kind == "lib":
             root, _, rest = called.data.partition(".")
             if root == "torch":
@@ -778,6 +796,14 @@ def _plain_library(full: str) -> bool:
     )
 
 
+def _registered(call: ast.Call) -> str | None:
+    """The constant name under which a call registers a buffer or parameter."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in REGISTERS:
+        return None
+    name = next((k.value for k in call.keywords if k.arg == "name"), call.args[0] if call.args else None)
+    return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+
+
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """Nodes of a function's own body, not of functions in it."""
     todo = list(function.body) if isinstance(function.body, list) else [function.body]
@@ -847,6 +873,7 @@ class Rules:
 
     def run(self) -> None:
         """Raises Failed (rejected) at the first broken rule."""
+        self._reserved()
         for node in self.program.nodes:
             self._anywhere(node)
         for node in self.program.nodes:
@@ -975,6 +1002,16 @@ class Rules:
 
     # ---- rules for all code ----
 
+    def _reserved(self) -> None:
+        for scope in self.program.scopes.values():
+            for name in RESERVED & scope.names.keys():
+                if any(b != Binding("import", f"functools.{name}") for b in scope.names[name]):
+                    raise reject("patch", f"{scope.file}: {name} is bound to something else")
+        spelled = {n.attr for n in self.program.nodes if isinstance(n, ast.Attribute)}
+        spelled |= {a.name for n in self.program.nodes if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
+        if "Sequential" in spelled and spelled & {"OrderedDict", "state_dict"}:
+            raise reject("introspection", "nn.Sequential beside an OrderedDict: modules with names that cannot be followed")
+
     def _where(self, node: ast.AST) -> str:
         return f"{node.scope.file}:{getattr(node, 'lineno', 0)}"
 
@@ -1035,6 +1072,9 @@ class Rules:
         if node.id.startswith("__") and node.id not in ("__name__", "__file__", "__all__"):
             raise reject("introspection", f"{where}: {node.id} has no place in a candidate")
         if isinstance(node.ctx, ast.Load):
+            scope = self.program.resolve(node.id, node.scope)
+            if scope is not None and scope.kind == "class" and any(b.how == "def" and not _static(b.node) for b in scope.names[node.id]):
+                raise reject("introspection", f"{where}: method {node.id} is named in the body of its class")
             return
         bindings = self.program.variables[("name", id(self.program.resolve(node.id, node.scope)), node.id)]
         if any(b.how == "import" for b in bindings):
@@ -1047,6 +1087,8 @@ class Rules:
         parts = full.split(".")
         if parts[0] not in _ROOTS:
             return
+        if parts[-1] in OPEN_NAMES:
+            raise reject("introspection", f"{where}: {full}, wanted ModuleList, ParameterList or attributes")
         if parts[0] == "torch" and any(p in _INSIDE or p.startswith("_") for p in parts[1:]):
             raise reject("torch_op", f"{where}: {full}")
         if any(p in _STDLIB for p in parts[1:]):
@@ -1058,6 +1100,13 @@ class Rules:
             raise reject("introspection", f"{where}: attribute {node.attr}")
         if "hook" in node.attr or node.attr in _MODULE_CHANGES or node.attr in PRIVATE:
             raise reject("torch_op", f"{where}: {ast.unparse(node)[:80]}")
+        if node.attr in OPEN_NAMES:
+            raise reject("introspection", f"{where}: {node.attr}, wanted ModuleList, ParameterList or attributes")
+        called = isinstance(node.up, ast.Call) and node.up.func is node
+        if node.attr in MUTATORS | REGISTERS | _CAPTURES and isinstance(node.ctx, ast.Load) and not called:
+            raise reject("introspection", f"{where}: method {node.attr} is kept or handed on")
+        if node.attr in REGISTERS and not _registered(node.up):
+            raise reject("introspection", f"{where}: {node.attr} under a computed name")
         if value.kind == "lib":
             self._full(value.data, where)
         if node.attr == "__init__" and not self._constructs(node):
@@ -1094,10 +1143,14 @@ class Rules:
                 )
         for decorator in node.decorator_list:
             self._decorator(decorator, where)
+        for binding in self.program.variables.get(("name", id(node.inside), "forward"), ()):
+            free = {"torch.no_grad", "torch.inference_mode"}
+            if binding.how != "def" or any(_decorates(self.program, d) not in free for d in binding.node.decorator_list):
+                raise reject("patch", f"{where}: forward of {node.name} is no plain method")
         if node.name == "ModelNew":
             if node is not self.main or node.decorator_list or len(self.program.variables[("name", id(node.scope), "ModelNew")]) != 1:
                 raise reject("patch", f"{where}: ModelNew is bound more than once")
-            if [b.how for b in self.program.variables[("name", id(node.inside), "forward")]] != ["def"]:
+            if len(self.program.variables[("name", id(node.inside), "forward")]) != 1:
                 raise reject("patch", f"{where}: forward is bound more than once")
 
     def _definition(self, node: ast.FunctionDef, where: str) -> None:
@@ -1111,8 +1164,7 @@ class Rules:
             self._decorator(decorator, where)
 
     def _decorator(self, node: ast.AST, where: str) -> None:
-        value = self.program.value(node.func if isinstance(node, ast.Call) else node)
-        if value.kind not in ("lib", "builtin") or value.data not in DECORATORS:
+        if _decorates(self.program, node) not in DECORATORS:
             raise reject("introspection", f"{where}: decorator {ast.unparse(node)[:60]}, wanted only {', '.join(sorted(DECORATORS))}")
 
     # ---- calls ----
@@ -1130,12 +1182,12 @@ class Rules:
         if loose and (name in CALLERS or name in KEYWORD_CALLERS):
             raise reject("torch_op", f"{self._where(node)}: {name} with unpacked arguments")
         others = [a for a in (*node.args, *(k.value for k in node.keywords)) if a not in handed]
-        if name == "itertools.accumulate" and not handed and not all(map(p.plain, others)):
+        if (name == "itertools.count" or (name == "itertools.accumulate" and not handed)) and not all(map(p.plain, others)):
             raise reject("torch_op", f"{self._where(node)}: {name} adds what may be tensors")
         for function in handed:
             value = p.value(function)
             own = value.kind in CALLABLE and not (value.data and self.main in value.data)
-            plain = value.kind == "builtin" and value.data in PURE | CARRIERS and value.data != "type"
+            plain = value.kind == "builtin" and value.data in PURE | CARRIERS and value.data not in ("type", "iter")
             numbers = (value.kind == "builtin" and value.data in ARITHMETIC) or (value.kind == "lib" and _arithmetic(value.data))
             numbers = (
                 numbers and name not in ("functools.partial", "collections.defaultdict", "dataclasses.field") and all(map(p.plain, others))
@@ -1160,13 +1212,15 @@ class Rules:
             self._library(node, value.data, where, building)
         elif isinstance(node.func, ast.Attribute):
             self._method(node, node.func, where, building)
-        elif not building:
+        else:
             raise reject("torch_op", f"{where}: a call of {ast.unparse(node.func)[:60]}, which is not always an own kernel or function")
 
     def _builtin(self, node: ast.Call, name: str, where: str, building: bool) -> None:
         arguments = [*node.args, *(k.value for k in node.keywords if k.arg != "key")]
         if name == "type" and len(node.args) != 1:
             raise reject("introspection", f"{where}: type() makes a class")
+        if name == "iter" and (len(node.args) != 1 or isinstance(node.args[0], ast.Starred)):
+            raise reject("torch_op", f"{where}: iter() of what it calls")
         if name == "super":
             if not (isinstance(node.up, ast.Attribute) and node.up.attr == "__init__"):
                 raise reject("torch_op", f"{where}: super() for another method than __init__")
@@ -1184,6 +1238,10 @@ class Rules:
             parent, _, last = full.rpartition(".")
             if rest in ALLOCATE or (parent == "torch.cuda" and last in CUDA and not (building and full in GRAPHS)):
                 return
+            if building and parent == "torch.nn" and last[:1].isupper() and last not in HOLD_TENSORS and not last.startswith("Transformer"):
+                settings = [*node.args, *(k.value for k in node.keywords if k.arg not in ("weight", "pos_weight", "_weight"))]
+                if not all(map(self.program.plain, settings)):
+                    raise reject("torch_op", f"{where}: a setting of {full} may be a tensor")
             if (
                 building
                 and full not in GRAPHS
@@ -1199,8 +1257,10 @@ class Rules:
             numbers = rest in ("cdiv", "next_power_of_2")
         elif (root == "math" and not rest.startswith("_")) or (root == "operator" and rest in OPERATORS):
             numbers = True
-        elif full in _PLUMBING or root == "typing":
+        elif full in _PLUMBING or full in ("typing.cast", "typing.TypeVar"):
             numbers = False
+            if full == "collections.namedtuple" and _fields(node) & TRUSTED:
+                raise reject("introspection", f"{where}: fields of a namedtuple that are computed or named like what tensors have")
         else:
             raise reject("torch_op", f"{where}: a call of {full}, which is neither an own kernel nor plain Python")
         if numbers and not building and not all(map(self.program.plain, [*node.args, *(k.value for k in node.keywords)])):
@@ -1216,6 +1276,8 @@ class Rules:
         if building:
             if func.attr in _CAPTURES:
                 raise reject("torch_op", f"{where}: a graph is captured outside forward")
+            if not own and (func.attr[:1].isupper() or func.attr == "namedtuple"):
+                raise reject("torch_op", f"{where}: a call of {ast.unparse(func)[:60]}, which is not always the same")
             return
         if func.attr not in METHODS:
             what = "is neither a method nor an own kernel" if own else "neither allocates, views nor copies"
@@ -1231,7 +1293,10 @@ class Rules:
                 raise reject("torch_op", f"{where}: an arithmetic operator on what may be a tensor is torch's work")
         elif isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not) and not p.plain(node.operand):
             raise reject("torch_op", f"{where}: an operator on what may be a tensor is torch's work")
-        elif isinstance(node, ast.Compare) and not all(isinstance(o, ast.Is | ast.IsNot | ast.In | ast.NotIn) for o in node.ops):
+        elif isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.In | ast.NotIn):
+            if not (p.plain(node.left) and (p.plain(node.comparators[0]) or p.container(node.comparators[0]))):
+                raise reject("torch_op", f"{where}: a search in what may be a tensor is torch's work")
+        elif isinstance(node, ast.Compare) and not all(isinstance(o, ast.Is | ast.IsNot) for o in node.ops):
             if not all(map(p.plain, (node.left, *node.comparators))):
                 raise reject("torch_op", f"{where}: a comparison of what may be tensors is torch's work")
         elif isinstance(node, ast.Subscript) and p.value(node.value).kind not in ("jit", "of", "lib"):
@@ -1266,6 +1331,20 @@ class Rules:
                 raise reject("torch_op", f"{self._where(node)}: {ast.unparse(node)[:60]} in a Triton kernel")
 
 
+def _fields(call: ast.Call) -> set[str]:
+    """Names of the fields of collections.namedtuple(...); where they cannot be read, all that tensors have."""
+    try:
+        fields = ast.literal_eval(call.args[1])
+        return set(fields.replace(",", " ").split() if isinstance(fields, str) else fields)
+    except (ValueError, IndexError, TypeError):
+        return TRUSTED
+
+
+def _decorates(program: Program, node: ast.AST) -> str | None:
+    value = program.value(node.func if isinstance(node, ast.Call) else node)
+    return value.data if value.kind in ("lib", "builtin") else None
+
+
 def _arithmetic(full: str) -> bool:
     root, _, name = full.partition(".")
     return root == "math" or (root == "operator" and name in OPERATORS)
@@ -1284,6 +1363,7 @@ _PLUMBING = {
     "collections.defaultdict", "collections.deque", "dataclasses.dataclass", "dataclasses.field", "dataclasses.replace", "dataclasses.astuple",
     "itertools.chain.from_iterable", *(f"itertools.{name}" for name in ITERTOOLS),
 }  # fmt: skip
+TRUSTED = METHODS | FACTS | SETTINGS | MAKES_NUMBER
 PRIVATE = {
     "_apply", "_backward_hooks", "_backward_pre_hooks", "_buffers", "_call_impl", "_compiled_call_impl", "_forward_hooks",
     "_forward_hooks_always_called", "_forward_hooks_with_kwargs", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs",
