@@ -199,7 +199,7 @@ class Program:
         self.nodes: list[ast.AST] = []
         for name, tree in self.files.items():
             scope = Scope(tree, None, "module", name)
-            self.modules[name[:-3].replace("/", ".")] = scope
+            self.modules[_module(name)] = scope
             self._body(tree.body, scope, tree)
         self.functions = [n for n in self.nodes if isinstance(n, Function)]
         self.classes = [n for n in self.nodes if isinstance(n, ast.ClassDef)]
@@ -255,6 +255,14 @@ class Program:
                 self._target(target, Binding("value", node.value), scope, node)
         elif isinstance(node, ast.AnnAssign | ast.AugAssign):
             self._body([node.value, getattr(node, "annotation", None)], scope, node)
+            if (
+                scope.kind == "class"
+                and isinstance(node.target, ast.Name)
+                and not any(getattr(n, "name", "") == "__init__" for n in scope.node.body)
+            ):
+                self._target(node.target, Binding("field", scope.node), scope, node)
+                if node.value is None:
+                    return
             self._target(node.target, Binding("value", node.value) if node.value else Binding("unknown", node), scope, node)
         elif isinstance(node, ast.NamedExpr):
             self._visit(node.value, scope, node)
@@ -386,8 +394,34 @@ class Program:
         """The variable a Name or Attribute stands for, None for builtins and attributes that the candidate never binds."""
         if isinstance(node, ast.Name):
             scope = self.resolve(node.id, node.scope)
-            return None if scope is None else ("name", id(scope), node.id)
-        return ("attribute", node.attr) if isinstance(node, ast.Attribute) and node.attr in self.attributes else None
+            return None if scope is None else self._origin(scope, node.id)
+        if not isinstance(node, ast.Attribute):
+            return None
+        name, _, rest = _spelled(node).partition(".")
+        scope = self.resolve(name, node.scope) if name else None
+        imported = [b.node for b in scope.names[name] if b.how == "import"] if scope else []
+        module, inside = self.sidecar(f"{imported[0]}.{rest}") if len(imported) == 1 else (None, "")
+        if module is not None and inside in module.names:
+            return self._origin(module, inside)
+        return ("attribute", node.attr) if node.attr in self.attributes else None
+
+    def _origin(self, scope: Scope, name: str) -> tuple:
+        """The variable behind a name: where it is imported out of another file, the one there."""
+        for _ in self.modules:
+            bindings = [b for b in scope.names[name] if b.how != "none"]
+            module, inside = self.sidecar(bindings[0].node) if len(bindings) == 1 and bindings[0].how == "import" else (None, "")
+            if module is None or inside not in module.names:
+                break
+            scope, name = module, inside
+        return "name", id(scope), name
+
+    def sidecar(self, full: str) -> tuple[Scope | None, str]:
+        """The candidate's own module that a full name begins with, and the rest of the name."""
+        parts = full.split(".")
+        for length in range(len(parts), 0, -1):
+            if (name := ".".join(parts[:length])) in self.modules:
+                return self.modules[name], ".".join(parts[length:])
+        return None, full
 
     def value(self, node: ast.AST | None) -> Value:
         """What `node` may be called as, over all bindings of all names in it."""
@@ -405,7 +439,8 @@ class Program:
         if isinstance(node, ast.BoolOp):
             return self._join([self.value(n) for n in node.values])
         if isinstance(node, ast.NamedExpr):
-            return self.value(node.value)
+            value = self.value(node.value)
+            return UNKNOWN if value.kind == "of" else value
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
             return self._of([self.value(n) for n in node.elts])
         if isinstance(node, ast.Dict):
@@ -456,9 +491,10 @@ class Program:
         root, _, rest = full.partition(".")
         if root == "cuda_extension":
             return KERNEL if rest else Value("module")
-        if root in self.modules:
-            return self.values.get(("name", id(self.modules[root]), rest), UNKNOWN) if rest else Value("lib", full)
-        return Value("lib", full)
+        module, inside = self.sidecar(full)
+        if module is None or not inside:
+            return Value("lib", full)
+        return self.values.get(self._origin(module, inside), UNKNOWN) if inside in module.names else UNKNOWN
 
     def _bound(self, binding: Binding) -> Value:
         how, node = binding
@@ -540,8 +576,11 @@ class Program:
                 for argument in [*node.args, *(k.value for k in node.keywords)]:
                     self._store(node.func.value, argument, node.func.attr in ("extend", "update"))
         loads = [n for n in self.nodes if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load) and self._key(n)]
-        loads = [n for n in loads if not (isinstance(n, ast.Attribute) and self._imported(n))]
-        self.escaped = {self._key(n) for n in loads if _escapes(n)}
+        loads = [n for n in loads if not (self._key(n)[0] == "attribute" and self._imported(n))]
+        # Two targets of one assignment are two names of one container
+        shared = [t for n in self.nodes if isinstance(n, ast.Assign) and len(n.targets) > 1 for t in n.targets]
+        shared += [n.target for n in self.nodes if isinstance(n, ast.NamedExpr)]
+        self.escaped = {k for n in (*(n for n in loads if _escapes(n)), *shared) for k in self._same(self._key(n))}
 
     def _imported(self, node: ast.AST) -> bool:
         """The first name of a dotted one is an import and nothing else."""
@@ -594,9 +633,11 @@ class Program:
             return self._plain_parameter(node)
         if how == "property":
             return ("result", id(node)) not in self.mixed
-        if how == "import" and node.partition(".")[0] in self.modules:
-            root, _, rest = node.partition(".")
-            return not rest or ("name", id(self.modules[root]), rest) not in self.mixed
+        if how == "field":
+            return all(self._made_plainly(c) for c in self.classes if node in self.ancestors(c))
+        if how == "import" and self.sidecar(node)[0] is not None:
+            module, inside = self.sidecar(node)
+            return not inside or (inside in module.names and self._origin(module, inside) not in self.mixed)
         return how in ("import", "none", "def", "class")
 
     def _taint(self, node: ast.AST, seen: set[int]) -> None:
@@ -609,7 +650,7 @@ class Program:
             self.mixed.update(self._same(key))
             for binding in self.variables.get(key, ()):
                 if binding.how == "param":
-                    for _, given in self._given(binding.node):
+                    for given in (*(g for _, g in self._given(binding.node)), *self._beside(binding.node.function)):
                         self._taint(given, seen)
                 elif isinstance(binding.node, ast.expr):
                     self._taint(binding.node, seen)
@@ -621,8 +662,18 @@ class Program:
                 self.mixed.add(("result", id(function)))
                 for returned in _returned(function):
                     self._taint(returned, seen)
-            for child in ast.iter_child_nodes(node):
+            targets = node.up.targets if isinstance(getattr(node, "up", None), ast.Assign) else ()
+            for child in (*ast.iter_child_nodes(node), *(t.value if isinstance(t, ast.Subscript) else t for t in targets)):
                 self._taint(child, seen)
+
+    def _beside(self, function: Function) -> list[ast.AST]:
+        """What stands beside a function in the calls that it is handed to."""
+        calls = [
+            n.up if isinstance(n.up, ast.Call) else n.up.up
+            for n in self.handed.get(id(function), ())
+            if isinstance(n.up, ast.Call | ast.keyword)
+        ]
+        return [a for c in calls if isinstance(c, ast.Call) for a in (*c.args, *(k.value for k in c.keywords))]
 
     def plain(self, node: ast.AST | None) -> bool:
         """True where no value of `node` can be or hold a tensor."""
@@ -652,9 +703,11 @@ class Program:
         return isinstance(node, ast.Call) and self._plain_result(node)
 
     def _plain_attribute(self, node: ast.Attribute) -> bool:
-        value = self.value(node)
+        value, key = self.value(node), self._key(node)
         if value.kind == "lib":
             return _plain_library(value.data)
+        if key is not None and key[0] == "name":
+            return key not in self.mixed
         if node.attr in self.attributes:
             return ("attribute", node.attr) not in self.mixed
         if node.attr in FACTS and not (self.own_object(node.value) and node.attr != "training"):
@@ -681,7 +734,10 @@ class Program:
                     rest in ("finfo", "iinfo", "device", "Size", "get_num_threads", "is_tensor", "is_floating_point")
                     or rest.removeprefix("cuda.") in CUDA_FACTS
                 )
-            return root in LIBRARIES and rest not in CUPY_ARRAYS and all(map(self.plain, arguments))
+            handed = [v for v in map(self.value, arguments) if v.kind == "function"]
+            return (
+                root in LIBRARIES and rest not in CUPY_ARRAYS and all(map(self.plain, arguments)) and all(map(self._plain_handed, handed))
+            )
         if isinstance(node.func, ast.Attribute) and called.kind != "kernel":
             if node.func.attr in MAKES_NUMBER and self.number_of(node.func.attr):
                 return True
@@ -722,37 +778,78 @@ class Program:
             return True
         if method and name == "__init__" and method.name == "ModelNew":
             return True
-        if (method and name in MODULE_METHODS) or not self.followed(function, parameter):
+        if (method and name in MODULE_METHODS) or not self.followed(function):
             return False
         a = function.args
         positional = [*a.posonlyargs, *a.args]
         defaults = dict(zip(reversed(positional), reversed(a.defaults))) | dict(zip(a.kwonlyargs, a.kw_defaults))  # noqa: B905
         return self.plain(defaults.get(parameter)) and all(self.plain(given) for _, given in self._given(parameter))
 
+    def _made_plainly(self, node: ast.ClassDef) -> bool:
+        """No tensor is given to the fields of an instance."""
+        replaced = [c for c in self.nodes if isinstance(c, ast.Call) and self.value(c.func) == Value("lib", "dataclasses.replace")]
+        calls = [*self.made.get(id(node), ()), *replaced]
+        given = all(self.plain(a) for c in calls for a in (*(c.args if c not in replaced else ()), *(k.value for k in c.keywords)))
+        return given and self.followed(node)
+
+    def ancestors(self, node: ast.ClassDef) -> list[ast.ClassDef]:
+        """A class and the candidate's own classes that it is derived from."""
+        found, todo = [], [node]
+        while todo:
+            current = todo.pop()
+            if current not in found:
+                found.append(current)
+                todo += [c for b in current.bases if (v := self.value(b)).kind == "class" for c in v.data]
+        return found
+
+    def _inits(self, classes: list[ast.ClassDef]) -> list[ast.FunctionDef]:
+        return [f for c in classes for f in c.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"]
+
     def _find_uses(self) -> None:
-        """Where every function is called, and where it is handed on."""
+        """Where every function is called, where instances of every class are made, and where both are handed on."""
         self.calls: dict[int, list[tuple[ast.Call, int]]] = {}
+        self.made: dict[int, list[ast.Call]] = {}
         self.handed: dict[int, list[ast.AST]] = {}
         for node in self.nodes:
             if isinstance(node, ast.Call):
-                called = self.value(node.func)
-                bound = isinstance(node.func, ast.Attribute) and self.own_object(node.func.value)
-                for function in _functions(called):
-                    self.calls.setdefault(id(function), []).append((node, int(bound and not _static(function))))
-                for made in called.data or () if called.kind == "class" else ():
-                    for init in [f for f in made.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"]:
-                        self.calls.setdefault(id(init), []).append((node, 1))
+                for target, skipped in self._called(node):
+                    if isinstance(target, ast.ClassDef):
+                        self.made.setdefault(id(target), []).append(node)
+                        for init in self._inits(self.ancestors(target)):
+                            self.calls.setdefault(id(init), []).append((node, 1))
+                    else:
+                        self.calls.setdefault(id(target), []).append((node, skipped))
             if isinstance(node, ast.Name | ast.Attribute | ast.Lambda) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
                 value = self.value(node)
                 followed = isinstance(
                     node.up,
                     ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.Return | ast.Dict | ast.Tuple | ast.List | ast.IfExp | ast.BoolOp,
                 )
-                if value.kind == "function" and not followed and not (isinstance(node.up, ast.Call) and node.up.func is node):
-                    for function in _functions(value):
-                        self.handed.setdefault(id(function), []).append(node)
+                harmless = isinstance(node.up, ast.ClassDef | ast.Attribute | ast.arg | ast.keyword) if value.kind == "class" else False
+                harmless = harmless or (
+                    isinstance(node.up, ast.Call) and (node.up.func is node or _spelled(node.up.func) in ("isinstance", "super"))
+                )
+                if value.kind in ("function", "class") and not followed and not harmless:
+                    for target in [t for t in value.data if t is not KERNEL]:
+                        for handed in (target, *(self._inits(self.ancestors(target)) if isinstance(target, ast.ClassDef) else ())):
+                            self.handed.setdefault(id(handed), []).append(node)
 
-    def followed(self, function: Function, parameter: ast.arg) -> bool:
+    def _called(self, call: ast.Call) -> list[tuple[ast.AST, int]]:
+        """Functions and classes that a call may reach, and how many parameters are filled by the object it is called on."""
+        value, func = self.value(call.func), call.func
+        if isinstance(func, ast.Attribute) and func.attr == "__init__":
+            return [(f, 1) for f in self._inits(self.classes)]
+        found = [n for n in value.data if n is not KERNEL] if value.kind in ("function", "class") else []
+        if not isinstance(func, ast.Attribute) or value.kind == "lib":
+            return [(f, 0) for f in found]
+        if self.own_object(func.value):
+            return [(f, int(not _static(f))) for f in found]
+        # What the object is, is not known: it may be one of the candidate's own
+        found += [b.node for b in self.attributes.get(func.attr, ()) if b.how in ("def", "class") and b.node not in found]
+        base = self.value(func.value)
+        return [(f, int(base.kind != "class" and self._key(func) == ("attribute", func.attr) and not _static(f))) for f in found]
+
+    def followed(self, function: Function | ast.ClassDef) -> bool:
         """All that is ever handed to the function is known, or comes from where only numbers come from."""
         if function in [f for f in self.functions if isinstance(f, ast.Lambda)] and self._in_heuristics(function):
             return _pure(function)
@@ -770,6 +867,7 @@ class Program:
                     or name not in CALLERS | KEYWORD_CALLERS
                     or name == "functools.partial"
                     or not all(map(self.plain, others))
+                    or (name in ("functools.reduce", "itertools.accumulate") and ("result", id(function)) in self.mixed)
                 ):
                     return False
             else:
@@ -894,18 +992,18 @@ class Rules:
     def _building(self) -> set[int]:
         """Functions that run only while the module is built: called from there alone, never handed on."""
         p, inside = self.program, {id(f) for f in self.program.functions if isinstance(f, ast.FunctionDef) and self._may_build(f)}
-        named, made, called = self._named()
+        named, made = self._named(), p.made
         while True:
             left = set()
             for function in [f for f in p.functions if id(f) in inside]:
                 owner = _method(function)
                 if function.name == "__init__" and owner is not None:
-                    family = [c for c in p.classes if owner in self._ancestors(c)]
+                    family = [c for c in p.classes if owner in p.ancestors(c)]
                     ok = not any(id(c) in named for c in family) and all(
                         self._is_building(n, inside) for c in family for n in made.get(id(c), ())
                     )
                 else:
-                    calls = called.get(id(function), [])
+                    calls = [c for c, _ in p.calls.get(id(function), ())]
                     ok = bool(calls) and id(function) not in named and all(self._is_building(n, inside) for n in calls)
                 if not ok:
                     left.add(id(function))
@@ -922,15 +1020,11 @@ class Rules:
             and not _generator(function)
         )
 
-    def _named(self) -> tuple[set[int], dict[int, list], dict[int, list]]:
-        """Functions and classes that are named without being called; calls that make instances; calls of functions."""
-        p, named, made, called = self.program, set(), {}, {}
+    def _named(self) -> set[int]:
+        """Functions and classes that are named without being called."""
+        p, named = self.program, set()
         for node in p.nodes:
-            if isinstance(node, ast.Call):
-                value = p.value(node.func)
-                for target in value.data if value.kind in ("function", "class") else ():
-                    (made if isinstance(target, ast.ClassDef) else called).setdefault(id(target), []).append(node)
-            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
                 up = node.up
                 call = isinstance(up, ast.Call) and (up.func is node or _spelled(up.func) in ("super", "isinstance"))
                 if (
@@ -941,17 +1035,7 @@ class Rules:
                     continue
                 value = p.value(node)
                 named |= {id(n) for n in value.data if n is not KERNEL} if value.kind in ("function", "class") else set()
-        return named, made, called
-
-    def _ancestors(self, node: ast.ClassDef) -> list[ast.ClassDef]:
-        found, todo = [], [node]
-        while todo:
-            current = todo.pop()
-            if current not in found:
-                found.append(current)
-                bases = [self.program.value(b) for b in current.bases]
-                todo += [c for v in bases if v.kind == "class" for c in v.data]
-        return found
+        return named
 
     def _is_building(self, node: ast.AST, inside: set[int]) -> bool:
         scope = node.scope
@@ -1007,6 +1091,17 @@ class Rules:
             for name in RESERVED & scope.names.keys():
                 if any(b != Binding("import", f"functools.{name}") for b in scope.names[name]):
                     raise reject("patch", f"{scope.file}: {name} is bound to something else")
+        for module, scope in self.program.modules.items():
+            for name in scope.names:
+                if f"{module}.{name}" in self.program.modules and any(
+                    b != Binding("import", f"{module}.{name}") for b in scope.names[name]
+                ):
+                    raise reject("import", f"{scope.file}: {name} is the name of a module too")
+        for scope in self.program.scopes.values():
+            for name, bindings in scope.names.items():
+                own = [b for b in bindings if b.how == "import" and self.program.sidecar(b.node)[0] is not None]
+                if own and {b for b in bindings if b.how != "none"} != {own[0]}:
+                    raise reject("patch", f"{scope.file}: {name} is imported and bound to something else")
         spelled = {n.attr for n in self.program.nodes if isinstance(n, ast.Attribute)}
         spelled |= {a.name for n in self.program.nodes if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
         if "Sequential" in spelled and spelled & {"OrderedDict", "state_dict"}:
@@ -1055,7 +1150,8 @@ class Rules:
             raise reject("patch", f"{where}: a store into {ast.unparse(node.value)}")
 
     def _import(self, node: ast.Import | ast.ImportFrom, where: str) -> None:
-        local = {name for name in self.program.modules if name.partition(".")[0] not in _ROOTS}
+        parts = [name.split(".") for name in self.program.modules if name.partition(".")[0] not in _ROOTS]
+        local = {".".join(p[:n]) for p in parts for n in range(1, len(p) + 1)}
         relative = isinstance(node, ast.ImportFrom) and (node.level or any(a.name == "*" for a in node.names))
         for module in [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or "."]:
             if relative or (module not in IMPORTS and module not in local):
@@ -1071,6 +1167,7 @@ class Rules:
             raise reject("introspection", f"{where}: {node.id} has no place in a candidate")
         if node.id.startswith("__") and node.id not in ("__name__", "__file__", "__all__"):
             raise reject("introspection", f"{where}: {node.id} has no place in a candidate")
+        self._own_module(node, where)
         if isinstance(node.ctx, ast.Load):
             scope = self.program.resolve(node.id, node.scope)
             if scope is not None and scope.kind == "class" and any(b.how == "def" and not _static(b.node) for b in scope.names[node.id]):
@@ -1081,6 +1178,13 @@ class Rules:
             raise reject("patch", f"{where}: assignment to {node.id}, which was imported")
         if node.id in ("getattr", "hasattr", "super", "ModelNew"):
             raise reject("patch", f"{where}: assignment to {node.id}")
+
+    def _own_module(self, node: ast.Name | ast.Attribute, where: str) -> None:
+        """Names inside a module of the candidate's own are followed where they are spelled out only."""
+        value = self.program.value(node)
+        module, inside = self.program.sidecar(value.data) if value.kind == "lib" else (None, "")
+        if module is not None and not inside and not (isinstance(node.up, ast.Attribute) and _spelled(node)):
+            raise reject("introspection", f"{where}: module {value.data} is kept or handed on")
 
     def _full(self, full: str, where: str) -> None:
         """The full name of something of a library, wherever it is named."""
@@ -1100,6 +1204,7 @@ class Rules:
             raise reject("introspection", f"{where}: attribute {node.attr}")
         if "hook" in node.attr or node.attr in _MODULE_CHANGES or node.attr in PRIVATE:
             raise reject("torch_op", f"{where}: {ast.unparse(node)[:80]}")
+        self._own_module(node, where)
         if node.attr in OPEN_NAMES:
             raise reject("introspection", f"{where}: {node.attr}, wanted ModuleList, ParameterList or attributes")
         called = isinstance(node.up, ast.Call) and node.up.func is node
@@ -1376,11 +1481,18 @@ PRIVATE = {
 """What torch.nn.Module keeps for itself."""
 
 
+def _module(file: str) -> str:
+    return file[:-3].replace("/", ".").removesuffix(".__init__")
+
+
 def check(trees: dict[str, ast.Module], check_inline: Callable[[str, str], None]) -> None:
     """Trees by file name; model_new.py has a class ModelNew with a forward. Raises Failed (rejected, format_error)."""
     for name in trees:
-        if name[:-3].partition("/")[0] in _ROOTS or name[:-3] in _ROOTS:
-            raise reject("import", f"{name}: a file named like the module {name[:-3].partition('/')[0]}")
+        root = _module(name).partition(".")[0]
+        if root in _ROOTS | sys.stdlib_module_names:
+            raise reject("import", f"{name}: a file named like the module {root}")
+        if sum(_module(other) == _module(name) for other in trees) > 1:
+            raise reject("import", f"{name}: two files for the module {_module(name)}")
     if sum(1 for tree in trees.values() for _ in ast.walk(tree)) > MAX_NODES:
         raise reject("introspection", f"the Python of a candidate has more than {MAX_NODES} nodes")
     try:

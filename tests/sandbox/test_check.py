@@ -392,6 +392,33 @@ LIBRARY_WORK = {
     'attr share seventh': ('', '', 'l = []\nself.m = {}\nself.m["a"] = l\nself.m["a"].append(x)\nreturn l[0] + l[0]'),
     'class-attr share eighth': ('', 'class H:\n    pass\n', 'l = []\nh = H()\nh.q = l\nh.q.append(x)\nreturn l[0] + l[0]'),
     'setattr via other': ('', 'class H:\n    q = 1\n', 'h = [H()][0]\nh.q = x\nreturn H.q + h.q'),
+    'two names of one list': ('', '', 'a = b = []\na.append(x)\nreturn b[0] + b[0]'),
+    'two names of one dict of kernels': ('', 'K = L = {"a": cuda_extension.k}\nL["a"] = torch.relu', 'return K["a"](x)'),
+    'a walrus names the dict too': ('', 'K = (L := {"a": cuda_extension.k})\nL["a"] = torch.relu', 'return K["a"](x)'),
+    'a class body names the dict too': ('', '', 'return self.K["a"](x)', 'K = {"a": cuda_extension.k}\nL = K\nL["a"] = torch.relu'),
+    'method of METHODS by other name of self': ('self.reset()', '', 'return [self][0].reset(x)', 'def reset(self, v=None):\n    return None if v is None else torch.relu(v)'),
+    'param of method by other name of self': ('', '', 'return [self][0].view(x)', 'def view(self, v):\n    return v + v'),
+    'class of METHODS name by other name of self': ('', '', 'return [self][0].view(x).y', 'class view:\n    def __init__(self, v):\n        self.y = torch.relu(v)'),
+    'init of class or function': ('', 'class H:\n    def __init__(self, v):\n        self.y = v + v\ndef f(v):\n    return None\n', 'h = (H if x.numel() else f)(x)\nreturn h.y'),
+    'init of mapped class': ('', 'class H:\n    def __init__(self, v):\n        self.y = v + v\n', 'return list(map(H, [x]))[0].y'),
+    'inherited init': ('', 'class B:\n    def __init__(self, v):\n        self.y = v + v\nclass H(B):\n    pass\n', 'return H(x).y'),
+    'dataclass default': ('', 'import dataclasses\n@dataclasses.dataclass\nclass H:\n    y: int = 0\n', 'h = H(x)\nreturn h.y + h.y'),
+    'dataclass replace': ('', 'import dataclasses\n@dataclasses.dataclass\nclass H:\n    y: int = 0\n', 'h = dataclasses.replace(H(), y=x)\nreturn h.y + h.y'),
+    'NamedTuple default': ('', 'import typing\nclass H(typing.NamedTuple):\n    y: int = 0\n', 'h = H(x)\nreturn h.y + h.y'),
+    'dataclass mapped': ('', 'import dataclasses\n@dataclasses.dataclass\nclass H:\n    y: int = 0\n', 'h = list(map(H, [x]))[0]\nreturn h.y + h.y'),
+    'dataclass inherited': ('', 'import dataclasses\n@dataclasses.dataclass\nclass H:\n    y: int = 0\n@dataclasses.dataclass\nclass J(H):\n    pass\n', 'h = J(x)\nreturn h.y + h.y'),
+    'field factory': ('', 'import dataclasses\nKEEP = []\n@dataclasses.dataclass\nclass H:\n    y: int = dataclasses.field(default_factory=lambda: KEEP[0])\n', 'KEEP.append(x)\nh = H()\nreturn h.y + h.y'),
+    'accumulate func keyword': ('', 'import itertools', 'y = list(itertools.accumulate([1, 2], func=lambda a, b: x))[1]\nreturn y + y'),
+    'stored by a lambda in reduce': ('', 'import functools', 'parts = []\nfunctools.reduce(lambda acc, v: acc.append(v) or acc, (x,), parts)\nreturn parts[0] + parts[0]'),
+    'stored by a lambda in map': ('', '', 'parts = []\nlist(map(lambda l, v: l.append(v), [parts], [x]))\nreturn parts[0] + parts[0]'),
+    'sidecar setting': ('', 'import side', 'side.eps.copy_(x)\nreturn side.eps + side.eps', '', 'nn.Module', {'side.py': 'import torch\neps = torch.zeros(8)\n'}),
+    'sidecar list': ('', 'import side', 'side.parts.append(x)\nreturn side.total()', '', 'nn.Module', {'side.py': 'parts = []\ndef total():\n    return parts[0] + parts[0]\n'}),
+    'sidecar list from': ('', 'from side import parts, total', 'parts.append(x)\nreturn total()', '', 'nn.Module', {'side.py': 'parts = []\ndef total():\n    return parts[0] + parts[0]\n'}),
+    'sidecar kernels': ('', 'import side\nside.K["a"] = torch.relu', 'return side.run(x)', '', 'nn.Module', {'side.py': 'import cuda_extension\nK = {"a": cuda_extension.k}\ndef run(v):\n    return K["a"](v)\n'}),
+    'sidecar kernels from': ('', 'from side import K, run\nK["a"] = torch.relu', 'return run(x)', '', 'nn.Module', {'side.py': 'import cuda_extension\nK = {"a": cuda_extension.k}\ndef run(v):\n    return K["a"](v)\n'}),
+    'sidecar of a sidecar': ('', 'from side.sub import B', 'B.copy_(x)\nreturn B + B', '', 'nn.Module', {'side.py': 'x = 1\n', 'side/__init__.py': 'x = 1\n', 'side/sub.py': 'import torch\nB = torch.zeros(8)\n'}),
+    'tuple pair share': ('', '', 'a, b = [[]] * 2\na.append(x)\nreturn b[0] + b[0]'),
+    'partial share': ('', 'import functools\ndef f(l, v):\n    l.append(v)\n', 'l = []\ng = functools.partial(f, l)\ng(x)\nreturn l[0] + l[0]'),
 }  # fmt: skip
 """Library work beside a kernel of one's own: lines of __init__, before the class, of forward, methods, base."""
 
@@ -443,6 +470,9 @@ HONEST = {
     'get own and dict': ('self.c = {}', '', 'y = self.get(2)\nz = self.c.get(x.shape)\nreturn out', 'def get(self, n):\n    return n * 2'),
     'parameter list': ('self.ps = nn.ParameterList([nn.Parameter(torch.ones(2)) for _ in range(2)])', '', 'for p in self.ps:\n    cuda_extension.k(p, out, 1)\nreturn out'),
     'chained numbers': ('', '', 'a = b = 0\na += 1\nb += 2\ncuda_extension.k(x, out, a * b)\nreturn out'),
+    'sidecar package': ('', 'from ops.launch import prepare', 'return prepare(out, 4)', '', 'nn.Module', {'ops/launch.py': 'def prepare(out, n):\n    n = n * 2\n    return out.view(-1)\n', 'ops/__init__.py': ''}),
+    'sidecar constant': ('', 'import launch', 'cuda_extension.k(x, out, launch.BLOCK * 2)\nreturn out', '', 'nn.Module', {'launch.py': 'BLOCK = 128\n'}),
+    'shape fields': ('', 'from typing import NamedTuple\nclass Shape(NamedTuple):\n    rows: int\n    cols: int = 1\n', 's = Shape(x.shape[0], x.shape[1])\ncuda_extension.k(x, out, s.rows * s.cols)\nreturn out'),
 }  # fmt: skip
 """What a candidate may write."""
 
