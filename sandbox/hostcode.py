@@ -304,6 +304,8 @@ class Program:
             for statement in _own_nodes(node):
                 if isinstance(statement, ast.Global):
                     inside.elsewhere |= dict.fromkeys(statement.names, scope.module)
+                elif isinstance(statement, ast.Nonlocal):
+                    inside.elsewhere |= dict.fromkeys(statement.names, _enclosing(scope))
         self._body(around, scope, node)
         for argument in arguments:
             argument.function = node
@@ -478,7 +480,9 @@ class Program:
         return self.values.get(("attribute", attribute), NONE)
 
     def own_object(self, node: ast.AST) -> bool:
-        """`self` of a method, or an instance of a class of the candidate's."""
+        """`self` of a method, its `super()`, or an instance of a class of the candidate's."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            return isinstance(node.scope.node, ast.FunctionDef) and _method(node.scope.node) is not None and not _static(node.scope.node)
         if isinstance(node, ast.Name):
             scope = self.resolve(node.id, node.scope)
             if scope is not None and [b.how for b in scope.names[node.id]] == ["param"]:
@@ -656,6 +660,8 @@ class Program:
                     self._taint(binding.node, seen)
             if isinstance(node, ast.Attribute):
                 self._taint(node.value, seen)
+        elif isinstance(node, ast.Subscript):
+            self._taint(node.value, seen)
         elif isinstance(node, ast.expr):
             called = self.value(node.func) if isinstance(node, ast.Call) else NONE
             for function in _functions(called):
@@ -749,6 +755,73 @@ class Program:
             )
         return False
 
+    def lists(self, node: ast.AST | None, inside: bool = False, seen: set[tuple] | None = None) -> bool:
+        """The value of a plain `node` may be a list or a tuple with one in it; with `inside`, something in it may be. Indexing by those gathers."""
+        seen = set() if seen is None else seen
+        if (
+            node is None
+            or (id(node), inside) in seen
+            or isinstance(node, ast.Constant | ast.JoinedStr | ast.Compare | ast.UnaryOp | ast.Slice)
+        ):
+            return False
+        seen.add((id(node), inside))
+
+        def any_of(nodes, inside=inside):
+            return any(self.lists(n, inside, seen) for n in nodes)
+
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            return (not inside and not isinstance(node, ast.Tuple)) or any_of(node.elts, False) or any_of(node.elts, True)
+        if isinstance(node, ast.Dict | Comprehension):
+            values = node.values if isinstance(node, ast.Dict) else [node.value if isinstance(node, ast.DictComp) else node.elt]
+            return not inside or any_of(values, False) or any_of(values, True)
+        if isinstance(node, ast.IfExp | ast.BoolOp | ast.BinOp | ast.NamedExpr):
+            parts = {ast.IfExp: ("body", "orelse"), ast.BinOp: ("left", "right"), ast.NamedExpr: ("value",)}.get(type(node), ())
+            return any_of([getattr(node, p) for p in parts] or node.values)
+        if isinstance(node, ast.Starred | ast.Subscript):
+            return any_of([node.value], True) or (
+                isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and any_of([node.value])
+            )
+        if isinstance(node, ast.Name | ast.Attribute):
+            key = self._key(node)
+            if key is None:
+                return isinstance(node, ast.Attribute) and node.attr in SETTINGS
+            return any(self._lists_bound(b, inside, any_of) for b in self.variables[key])
+        return not isinstance(node, ast.Call) or self._lists_result(node, inside, any_of)
+
+    def _lists_bound(self, binding: Binding, inside: bool, any_of: Callable) -> bool:
+        how, node = binding
+        if how == "param":
+            return any_of([g for _, g in self._given(node)]) or any_of(self._beside(node.function), True)
+        if how == "field":
+            return any_of([a for c in self.made.get(id(node), ()) for a in (*c.args, *(k.value for k in c.keywords))])
+        if how == "property":
+            return any_of(_returned(node))
+        if how == "stored":
+            return inside and (any_of([node], False) or any_of([node], True))
+        return how == "unknown" or (how == "value" and any_of([node])) or (how == "element" and any_of([node], True))
+
+    def _lists_result(self, node: ast.Call, inside: bool, any_of: Callable) -> bool:
+        called, arguments = self.value(node.func), [*node.args, *(k.value for k in node.keywords)]
+        root, _, name = str(called.data).rpartition(".")
+        functions = _functions(called) or [f for a in arguments for f in _functions(self.value(a))]
+        if any(_generator(f) for f in functions):
+            return True
+        if called.kind == "function":
+            return any_of([r for f in functions for r in _returned(f)])
+        if called.kind == "builtin" or root in ("itertools", "functools", "collections"):
+            if called.data in PURE or called.data in ("sum", "abs", "pow", "round", "divmod", "functools.reduce"):
+                return name == "range" and not inside
+            mine = any_of([r for f in functions for r in _returned(f)], False)
+            return (not inside and name not in ("tuple", "next", "min", "max")) or mine or any_of(arguments, True) or name == "repeat"
+        if called.kind == "lib":
+            return root.partition(".")[0] not in ("math", "operator", "triton", "torch")
+        if isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+            if name in ("get", "pop", "items", "values", "keys", "setdefault"):
+                return any_of([node.func.value, *arguments], True)
+            return name not in MAKES_NUMBER or name == "tolist"
+        return True
+
     def _plain_handed(self, called: Value) -> bool:
         """What the callable returns is plain, where what it is given is."""
         if called.kind == "function":
@@ -787,10 +860,9 @@ class Program:
 
     def _made_plainly(self, node: ast.ClassDef) -> bool:
         """No tensor is given to the fields of an instance."""
-        replaced = [c for c in self.nodes if isinstance(c, ast.Call) and self.value(c.func) == Value("lib", "dataclasses.replace")]
-        calls = [*self.made.get(id(node), ()), *replaced]
-        given = all(self.plain(a) for c in calls for a in (*(c.args if c not in replaced else ()), *(k.value for k in c.keywords)))
-        return given and self.followed(node)
+        given = [a for c in self.made.get(id(node), ()) for a in (*c.args, *(k.value for k in c.keywords))]
+        given += [k.value for c in self.replaced for k in c.keywords]
+        return all(map(self.plain, given)) and self.followed(node)
 
     def ancestors(self, node: ast.ClassDef) -> list[ast.ClassDef]:
         """A class and the candidate's own classes that it is derived from."""
@@ -810,6 +882,7 @@ class Program:
         self.calls: dict[int, list[tuple[ast.Call, int]]] = {}
         self.made: dict[int, list[ast.Call]] = {}
         self.handed: dict[int, list[ast.AST]] = {}
+        self.replaced = [c for c in self.nodes if isinstance(c, ast.Call) and self.value(c.func) == Value("lib", "dataclasses.replace")]
         for node in self.nodes:
             if isinstance(node, ast.Call):
                 for target, skipped in self._called(node):
@@ -840,6 +913,8 @@ class Program:
         if isinstance(func, ast.Attribute) and func.attr == "__init__":
             return [(f, 1) for f in self._inits(self.classes)]
         found = [n for n in value.data if n is not KERNEL] if value.kind in ("function", "class") else []
+        if self.applied(call):
+            return [(f, 0) for f in _functions(self.value(call.args[0]))]
         if not isinstance(func, ast.Attribute) or value.kind == "lib":
             return [(f, 0) for f in found]
         if self.own_object(func.value):
@@ -848,6 +923,16 @@ class Program:
         found += [b.node for b in self.attributes.get(func.attr, ()) if b.how in ("def", "class") and b.node not in found]
         base = self.value(func.value)
         return [(f, int(base.kind != "class" and self._key(func) == ("attribute", func.attr) and not _static(f))) for f in found]
+
+    def applied(self, call: ast.AST) -> bool:
+        """MODULE.apply(function), of torch: calls the function with every module."""
+        named = (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr == "apply"
+            and "apply" not in self.attributes
+        )
+        return named and len(call.args) == 1 and not call.keywords
 
     def followed(self, function: Function | ast.ClassDef) -> bool:
         """All that is ever handed to the function is known, or comes from where only numbers come from."""
@@ -892,6 +977,17 @@ def _plain_library(full: str) -> bool:
         or full in ("math.pi", "math.e", "math.inf", "math.nan", "math.tau")
         or (root == "cupy" and rest in CUPY - CUPY_ARRAYS)
     )
+
+
+def _enclosing(scope: Scope) -> Scope:
+    """The function that a nonlocal name belongs to, where only one function is around."""
+    around = []
+    while scope is not None:
+        around += [scope] if isinstance(scope.node, ast.FunctionDef) else []
+        scope = scope.parent
+    if len(around) != 1:
+        raise reject("introspection", "nonlocal deeper than in one function of another")
+    return around[0]
 
 
 def _registered(call: ast.Call) -> str | None:
@@ -1026,7 +1122,7 @@ class Rules:
         for node in p.nodes:
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
                 up = node.up
-                call = isinstance(up, ast.Call) and (up.func is node or _spelled(up.func) in ("super", "isinstance"))
+                call = isinstance(up, ast.Call) and (up.func is node or _spelled(up.func) in ("super", "isinstance") or p.applied(up))
                 if (
                     call
                     or isinstance(up, ast.ClassDef | ast.Attribute)
@@ -1136,11 +1232,11 @@ class Rules:
             if any(mark in node.value for mark in ("#include", "torch::", "at::", "c10::", "__global__", 'extern "C"')):
                 self.check_inline(where, node.value)
         elif (
-            isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith | ast.Nonlocal | ast.TryStar)
+            isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith | ast.TryStar)
             or type(node).__name__ == "TypeAlias"
         ):
             raise reject("introspection", f"{where}: {type(node).__name__} has no place in a candidate")
-        elif isinstance(node, ast.Global) and node.scope.kind == "class":
+        elif isinstance(node, ast.Global | ast.Nonlocal) and node.scope.kind == "class":
             raise reject("introspection", f"{where}: global in a class body")
         elif (
             isinstance(node, ast.Subscript)
@@ -1174,7 +1270,8 @@ class Rules:
                 raise reject("introspection", f"{where}: method {node.id} is named in the body of its class")
             return
         bindings = self.program.variables[("name", id(self.program.resolve(node.id, node.scope)), node.id)]
-        if any(b.how == "import" for b in bindings):
+        absent = all(isinstance(b.node, ast.Constant) and b.node.value is None for b in bindings if b.how != "import")
+        if any(b.how == "import" for b in bindings) and not absent:
             raise reject("patch", f"{where}: assignment to {node.id}, which was imported")
         if node.id in ("getattr", "hasattr", "super", "ModelNew"):
             raise reject("patch", f"{where}: assignment to {node.id}")
@@ -1327,13 +1424,19 @@ class Rules:
         if name == "iter" and (len(node.args) != 1 or isinstance(node.args[0], ast.Starred)):
             raise reject("torch_op", f"{where}: iter() of what it calls")
         if name == "super":
-            if not (isinstance(node.up, ast.Attribute) and node.up.attr == "__init__"):
-                raise reject("torch_op", f"{where}: super() for another method than __init__")
+            if not (isinstance(node.up, ast.Attribute) and (node.up.attr in ("__init__", "train") or self._inherited(node))):
+                raise reject("torch_op", f"{where}: super() for what no class of the candidate's own defines")
         elif name in ARITHMETIC:
             if not building and not all(map(self.program.plain, arguments)):
                 raise reject("torch_op", f"{where}: {name}() on what may be a tensor is torch's work")
         elif name not in PURE | CARRIERS | ERRORS | {"map", "filter", "object", "staticmethod", "classmethod", "property"}:
             raise reject("torch_op", f"{where}: a call of {name}, which is neither an own kernel nor plain Python")
+
+    def _inherited(self, node: ast.Call) -> bool:
+        """A class of the candidate's own, above the one that names super(), defines the method."""
+        own = _method(node.scope.node) if isinstance(node.scope.node, ast.FunctionDef) else None
+        above = self.program.ancestors(own)[1:] if own is not None and not node.args else []
+        return any(getattr(n, "name", "") == node.up.attr for c in above for n in c.body)
 
     def _library(self, node: ast.Call, full: str, where: str, building: bool) -> None:
         root, _, rest = full.partition(".")
@@ -1374,6 +1477,8 @@ class Rules:
     def _method(self, node: ast.Call, func: ast.Attribute, where: str, building: bool) -> None:
         p = self.program
         own = p.own_object(func.value)
+        if func.attr == "train" and own and isinstance(func.value, ast.Call) and p.value(func.value.func).data == "super":
+            return
         if func.attr in p.attributes and not (own and building):
             safe = not own and (p.value_of(func.attr).kind in ("function", "kernel") or ("attribute", func.attr) not in p.mixed)
             if not safe:
@@ -1406,7 +1511,7 @@ class Rules:
                 raise reject("torch_op", f"{where}: a comparison of what may be tensors is torch's work")
         elif isinstance(node, ast.Subscript) and p.value(node.value).kind not in ("jit", "of", "lib"):
             for index in node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]:
-                if not p.plain(index) or self._is_list(index):
+                if not p.plain(index) or p.lists(index):
                     raise reject("torch_op", f"{where}: indexing by a list or by what may be a tensor is torch's work")
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             up = node.up
@@ -1417,16 +1522,6 @@ class Rules:
             library = (root == "torch" and rest and rest[0] not in PLAIN) or (root == "cupy" and rest and ".".join(rest) not in CUPY)
             if library or (root == "torch" and len(rest) > 1 and rest[0] == "nn" and rest[1] != "Module"):
                 raise reject("torch_op", f"{where}: {value.data} is handed on")
-
-    def _is_list(self, node: ast.AST) -> bool:
-        key = self.program._key(node) if isinstance(node, ast.Name | ast.Attribute) else None
-        ways = [b.node for b in self.program.variables.get(key, ()) if b.how == "value"] if key else [node]
-        makes = ("list", "range", "sorted", "tolist", "map", "filter")
-        return any(
-            isinstance(n, ast.List | ast.ListComp)
-            or (isinstance(n, ast.Call) and (_spelled(n.func) or getattr(n.func, "attr", "")).rpartition(".")[2] in makes)
-            for n in ways
-        )
 
     def _device(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name | ast.Attribute):

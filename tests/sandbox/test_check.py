@@ -419,6 +419,12 @@ LIBRARY_WORK = {
     'sidecar of a sidecar': ('', 'from side.sub import B', 'B.copy_(x)\nreturn B + B', '', 'nn.Module', {'side.py': 'x = 1\n', 'side/__init__.py': 'x = 1\n', 'side/sub.py': 'import torch\nB = torch.zeros(8)\n'}),
     'tuple pair share': ('', '', 'a, b = [[]] * 2\na.append(x)\nreturn b[0] + b[0]'),
     'partial share': ('', 'import functools\ndef f(l, v):\n    l.append(v)\n', 'l = []\ng = functools.partial(f, l)\ng(x)\nreturn l[0] + l[0]'),
+    'indexed by a tuple with a list': ('', '', 't = ([1, 0],)\nreturn x[t]'),
+    'indexed by a chosen list': ('', '', 't = [1, 0] if x.numel() else 0\nreturn x[t]'),
+    'indexed by a list of a list': ('', '', 't = [[1, 0]]\nreturn x[t[0]]'),
+    'indexed by a list of a function': ('', 'def f():\n    return [1, 0]\n', 'return x[f()]'),
+    'indexed by a list handed in': ('', 'def f(v, i):\n    return v[i]\n', 'return f(x, [1, 0])'),
+    'indexed by an element': ('', '', 'for i in [[1, 0]]:\n    y = x[i]\nreturn y'),
 }  # fmt: skip
 """Library work beside a kernel of one's own: lines of __init__, before the class, of forward, methods, base."""
 
@@ -473,6 +479,13 @@ HONEST = {
     'sidecar package': ('', 'from ops.launch import prepare', 'return prepare(out, 4)', '', 'nn.Module', {'ops/launch.py': 'def prepare(out, n):\n    n = n * 2\n    return out.view(-1)\n', 'ops/__init__.py': ''}),
     'sidecar constant': ('', 'import launch', 'cuda_extension.k(x, out, launch.BLOCK * 2)\nreturn out', '', 'nn.Module', {'launch.py': 'BLOCK = 128\n'}),
     'shape fields': ('', 'from typing import NamedTuple\nclass Shape(NamedTuple):\n    rows: int\n    cols: int = 1\n', 's = Shape(x.shape[0], x.shape[1])\ncuda_extension.k(x, out, s.rows * s.cols)\nreturn out'),
+    'super method': ('', 'class B(nn.Module):\n    def blocks(self, n):\n        return n // 2\n', 'cuda_extension.k(x, out, super().blocks(x.numel()) + 1)\nreturn out', 'def blocks(self, n):\n    return super().blocks(n) * 2', 'B'),
+    'super train': ('', '', 'return out', 'def train(self, mode=True):\n    super().train(mode)\n    return self'),
+    'apply': ('self.lin = nn.Linear(2, 2)\nself.apply(self._init)', '', 'return out', 'def _init(self, m):\n    if isinstance(m, nn.Linear):\n        nn.init.zeros_(m.bias)'),
+    'apply static': ('self.lin = nn.Linear(2, 2)\nself.apply(_init)', 'def _init(m):\n    if isinstance(m, nn.Linear):\n        nn.init.xavier_uniform_(m.weight)\n', 'return out'),
+    'nonlocal': ('', '', 'n = 0\ndef more():\n    nonlocal n\n    n += 1\n    return n\nmore()\ncuda_extension.k(x, out, n * 2)\nreturn out'),
+    'triton maybe': ('', 'try:\n    import triton\n    import triton.language as tl\nexcept ImportError:\n    triton = None\n    tl = None\n', 'return out'),
+    'index numbers': ('', '', 'ys = []\nfor i in range(x.shape[0]):\n    ys.append(x[i])\nsizes = list(x.shape)\nj = sizes[0] // 2\nreturn x[j:, 0], x[..., None], x[[1, 2][0]] , x[(0, 1)]'),
 }  # fmt: skip
 """What a candidate may write."""
 
@@ -606,6 +619,8 @@ IMPORTS = {
     "a line that goes on": ('extern "C" int fo\\\nrk();\n', "fo\\\nrk();", "process"),
     "BLAS by pasting": ('#define JOIN(a, b) a##b\nextern "C" void JOIN(cbl, as_sscal)(int, float, float*, int);\n', "JOIN(cbl, as_sscal)(1, 2, out, 1);", "library_call"),
     "an operator of torch": ("namespace a##t { struct Tensor; Tensor& relu_(Tensor&); }\n".replace("##", ""), "at::relu_(*(at::Tensor*)out);", "library_call"),
+    "a function of one's own that is not compiled": ("#if 0\nstatic int open(const char* a, int b) { return 0; }\n#endif\n#include <fcntl.h>\n", 'open("/etc/passwd", 0);', "files"),
+    "a stream of files": ("#include <fstream>\n", 'std::ifstream f("/etc/passwd"); f.get();', "files"),
     "an address": ('extern "C" int system(const char*);\nint (*keep)(const char*) = system;\n', "keep(0);", "process"),
 }  # fmt: skip
 
@@ -648,3 +663,23 @@ def test_what_is_no_library_is_a_compile_error():
         with pytest.raises(Failed) as caught:
             build.check_imports(data)
         assert caught.value.status is Status.COMPILE_ERROR
+
+
+def test_a_static_function_may_have_a_name_of_the_systems_where_symbols_are_read():
+    source = "static void open(const float* x, float* y) { y[0] = x[0]; }\n" + KERNEL.replace("{}", "{ open(x, out); }")
+    check_candidate(candidate(GOOD, source), policy="libraries_allowed")
+    refused = {
+        "fork": source.replace("open", "fork").replace("static", ""),
+        "raise": source.replace("open", "raise"),
+    }
+    for text, backend in ((source, "cuda"), (refused["fork"], "cpp"), (refused["raise"], "cpp")):
+        with pytest.raises(Failed):
+            check_candidate(candidate(GOOD, text), policy="libraries_allowed", backend=backend)
+
+
+@pytest.mark.parametrize("name", ["kernels/code.json", "kernels/code.py", "kernels/code.txt"])
+def test_all_that_a_kernel_can_include_is_read(name):
+    whole = candidate(GOOD)
+    with pytest.raises(Failed) as caught:
+        check_candidate(Candidate(format=whole.format, files=whole.files | {name: "#define FIND dlopen\n"}), policy="libraries_allowed")
+    assert caught.value.rule == "loader"
