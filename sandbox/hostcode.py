@@ -116,7 +116,8 @@ MODULE_METHODS = {
     "get_parameter", "get_buffer", "get_submodule", "get_extra_state", "set_extra_state", "share_memory", "register_buffer", "register_parameter",
 }  # fmt: skip
 """Methods that others than the candidate call: their arguments may be anything."""
-GRAPHS = {"torch.cuda.graph", "torch.cuda.CUDAGraph", "torch.cuda.graphs.graph", "torch.cuda.make_graphed_callables"}
+GRAPHS = {"torch.cuda.graph", "torch.cuda.graphs.graph", "torch.cuda.make_graphed_callables"}
+"""What captures: a graph may hold the work of forward only."""
 MUTATORS = {"append", "extend", "insert", "setdefault", "update"}
 REGISTERS = {"register_buffer", "register_parameter"}
 RESERVED = {
