@@ -35,6 +35,7 @@ IMPORTS_REFUSED = {
     "library_call": r"_Z\w*?(2at|3c10|5torch|8pybind11)[0-9NE]\w*|(aoti_torch|torch_|TH)\w*|(cublas|cudnn|cusparse|cusolver|cufft|nvrtc|cblas|mkl|MKL|dnnl|openblas)\w*|[sdcz]gemm\w*",
     "loader": r"_*(libc_)?(dlopen|dlsym|dlvsym|dlmopen|dl_iterate_phdr|dlopen_mode|mprotect|pkey_mprotect)",
     "process": r"_*(fork|vfork|execv\w*|execl\w*|fexecve|system|popen|posix_spawnp?|clone3?|daemon|ptrace|prctl|syscall|process_vm_\w+|timer_create|setitimer)",
+    "files": r"_*(f|fre|fd)?open(64|at|at64)?(_2)?|_*creat(64)?|_*(socket|connect|bind|sendto|sendmsg|mmap|mmap64|memfd_create|shm_open)|_ZN?K?St\d+basic_[io]?f(stream|ilebuf)\w*",
 }  # fmt: skip
 """Undefined dynamic symbols that no library of kernels needs, by rule. Macros can hide a name from a scan of the source, not from the linker."""
 
@@ -194,10 +195,14 @@ def check_imports(library: bytes) -> bytes:
     except ValueError as error:
         raise Failed(Status.COMPILE_ERROR, f"library: {error}") from None
     for symbol in wanted:
-        for rule, pattern in IMPORTS_REFUSED.items():
-            if re.fullmatch(pattern, symbol):
-                raise Failed(Status.REJECTED, f"the built library calls {symbol}, which has no place in a kernel", rule=rule)
+        if rule := refused_symbol(symbol):
+            raise Failed(Status.REJECTED, f"the built library calls {symbol}, which has no place in a kernel", rule=rule)
     return library
+
+
+def refused_symbol(name: str) -> str | None:
+    """The rule that a dynamic symbol breaks, or None."""
+    return next((rule for rule, pattern in IMPORTS_REFUSED.items() if re.fullmatch(pattern, name)), None)
 
 
 def _compile_error(log: str) -> Failed:

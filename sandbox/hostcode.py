@@ -53,11 +53,11 @@ SETTINGS = {
 }  # fmt: skip
 """Attributes of torch's layers that hold numbers."""
 PURE = {
-    "len", "int", "float", "bool", "str", "range", "isinstance", "hasattr", "print", "id", "repr", "callable", "slice", "issubclass", "complex", "ord",
+    "len", "int", "float", "bool", "str", "range", "isinstance", "hasattr", "print", "id", "repr", "callable", "issubclass", "complex", "ord",
     "chr",
 }  # fmt: skip
 """Builtins whose value is no tensor, whatever they are given."""
-CARRIERS = {"tuple", "list", "dict", "set", "frozenset", "enumerate", "zip", "reversed", "next", "iter", "type"}
+CARRIERS = {"tuple", "list", "dict", "set", "frozenset", "enumerate", "zip", "reversed", "next", "iter", "type", "slice"}
 ARITHMETIC = {"min", "max", "sum", "abs", "pow", "round", "divmod", "sorted", "any", "all"}
 """Builtins that become torch operators when handed a tensor."""
 ERRORS = {name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, Exception)}
@@ -116,8 +116,19 @@ MODULE_METHODS = {
     "get_parameter", "get_buffer", "get_submodule", "get_extra_state", "set_extra_state", "share_memory", "register_buffer", "register_parameter",
 }  # fmt: skip
 """Methods that others than the candidate call: their arguments may be anything."""
-GRAPHS = {"torch.cuda.graph", "torch.cuda.CUDAGraph", "torch.cuda.graphs.graph", "torch.cuda.make_graphed_callables"}
+GRAPHS = {"torch.cuda.graph", "torch.cuda.graphs.graph", "torch.cuda.make_graphed_callables"}
+"""What captures: a graph may hold the work of forward only."""
 MUTATORS = {"append", "extend", "insert", "setdefault", "update"}
+REGISTERS = {"register_buffer", "register_parameter"}
+RESERVED = {
+    "getattr", "hasattr", "super", "staticmethod", "classmethod", "property", "cached_property", "isinstance", "len", "enumerate", "zip", "tuple", "list",
+    "bool",
+}  # fmt: skip
+"""Names that the rules know by their spelling: nothing else may be bound to them."""
+OPEN_NAMES = {"ModuleDict", "ParameterDict", "BufferDict"}
+"""Of torch.nn: their keys become attributes and methods by names that cannot be followed."""
+HOLD_TENSORS = {"Parameter", "Buffer", "UninitializedParameter", "ParameterList", "ModuleList", "Sequential", "Module"}
+"""Of torch.nn: what may be made of tensors and modules. The settings of all other layers are numbers."""
 
 
 def reject(rule: str, reason: str) -> Failed:
@@ -189,7 +200,7 @@ class Program:
         self.nodes: list[ast.AST] = []
         for name, tree in self.files.items():
             scope = Scope(tree, None, "module", name)
-            self.modules[name[:-3].replace("/", ".")] = scope
+            self.modules[_module(name)] = scope
             self._body(tree.body, scope, tree)
         self.functions = [n for n in self.nodes if isinstance(n, Function)]
         self.classes = [n for n in self.nodes if isinstance(n, ast.ClassDef)]
@@ -230,6 +241,9 @@ class Program:
             self._body([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt], inside, node)
         elif isinstance(node, ast.Global | ast.Nonlocal):
             return
+        elif isinstance(node, ast.Call) and (name := _registered(node)):
+            self.attributes.setdefault(name, []).append(Binding("unknown", node))
+            self._statement(node, scope)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             self._import(node, scope)
         else:
@@ -242,6 +256,14 @@ class Program:
                 self._target(target, Binding("value", node.value), scope, node)
         elif isinstance(node, ast.AnnAssign | ast.AugAssign):
             self._body([node.value, getattr(node, "annotation", None)], scope, node)
+            if (
+                scope.kind == "class"
+                and isinstance(node.target, ast.Name)
+                and not any(getattr(n, "name", "") == "__init__" for n in scope.node.body)
+            ):
+                self._target(node.target, Binding("field", scope.node), scope, node)
+                if node.value is None:
+                    return
             self._target(node.target, Binding("value", node.value) if node.value else Binding("unknown", node), scope, node)
         elif isinstance(node, ast.NamedExpr):
             self._visit(node.value, scope, node)
@@ -283,6 +305,8 @@ class Program:
             for statement in _own_nodes(node):
                 if isinstance(statement, ast.Global):
                     inside.elsewhere |= dict.fromkeys(statement.names, scope.module)
+                elif isinstance(statement, ast.Nonlocal):
+                    inside.elsewhere |= dict.fromkeys(statement.names, _enclosing(scope))
         self._body(around, scope, node)
         for argument in arguments:
             argument.function = node
@@ -373,8 +397,34 @@ class Program:
         """The variable a Name or Attribute stands for, None for builtins and attributes that the candidate never binds."""
         if isinstance(node, ast.Name):
             scope = self.resolve(node.id, node.scope)
-            return None if scope is None else ("name", id(scope), node.id)
-        return ("attribute", node.attr) if isinstance(node, ast.Attribute) and node.attr in self.attributes else None
+            return None if scope is None else self._origin(scope, node.id)
+        if not isinstance(node, ast.Attribute):
+            return None
+        name, _, rest = _spelled(node).partition(".")
+        scope = self.resolve(name, node.scope) if name else None
+        imported = [b.node for b in scope.names[name] if b.how == "import"] if scope else []
+        module, inside = self.sidecar(f"{imported[0]}.{rest}") if len(imported) == 1 else (None, "")
+        if module is not None and inside in module.names:
+            return self._origin(module, inside)
+        return ("attribute", node.attr) if node.attr in self.attributes else None
+
+    def _origin(self, scope: Scope, name: str) -> tuple:
+        """The variable behind a name: where it is imported out of another file, the one there."""
+        for _ in self.modules:
+            bindings = [b for b in scope.names[name] if b.how != "none"]
+            module, inside = self.sidecar(bindings[0].node) if len(bindings) == 1 and bindings[0].how == "import" else (None, "")
+            if module is None or inside not in module.names:
+                break
+            scope, name = module, inside
+        return "name", id(scope), name
+
+    def sidecar(self, full: str) -> tuple[Scope | None, str]:
+        """The candidate's own module that a full name begins with, and the rest of the name."""
+        parts = full.split(".")
+        for length in range(len(parts), 0, -1):
+            if (name := ".".join(parts[:length])) in self.modules:
+                return self.modules[name], ".".join(parts[length:])
+        return None, full
 
     def value(self, node: ast.AST | None) -> Value:
         """What `node` may be called as, over all bindings of all names in it."""
@@ -392,7 +442,8 @@ class Program:
         if isinstance(node, ast.BoolOp):
             return self._join([self.value(n) for n in node.values])
         if isinstance(node, ast.NamedExpr):
-            return self.value(node.value)
+            value = self.value(node.value)
+            return UNKNOWN if value.kind == "of" else value
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
             return self._of([self.value(n) for n in node.elts])
         if isinstance(node, ast.Dict):
@@ -430,7 +481,9 @@ class Program:
         return self.values.get(("attribute", attribute), NONE)
 
     def own_object(self, node: ast.AST) -> bool:
-        """`self` of a method, or an instance of a class of the candidate's."""
+        """`self` of a method, its `super()`, or an instance of a class of the candidate's."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            return isinstance(node.scope.node, ast.FunctionDef) and _method(node.scope.node) is not None and not _static(node.scope.node)
         if isinstance(node, ast.Name):
             scope = self.resolve(node.id, node.scope)
             if scope is not None and [b.how for b in scope.names[node.id]] == ["param"]:
@@ -443,9 +496,10 @@ class Program:
         root, _, rest = full.partition(".")
         if root == "cuda_extension":
             return KERNEL if rest else Value("module")
-        if root in self.modules:
-            return self.values.get(("name", id(self.modules[root]), rest), UNKNOWN) if rest else Value("lib", full)
-        return Value("lib", full)
+        module, inside = self.sidecar(full)
+        if module is None or not inside:
+            return Value("lib", full)
+        return self.values.get(self._origin(module, inside), UNKNOWN) if inside in module.names else UNKNOWN
 
     def _bound(self, binding: Binding) -> Value:
         how, node = binding
@@ -506,6 +560,13 @@ class Program:
                 return base
         return UNKNOWN
 
+    def container(self, node: ast.AST) -> bool:
+        """A container of Python's own, whatever it holds."""
+        made = [b.node for b in self.variables.get(self._key(node), ()) if b.how not in ("stored", "none")]
+        plain = {"dict", "set", "list", "collections.OrderedDict", "collections.defaultdict", "collections.deque"}
+        calls = [n for n in made if isinstance(n, ast.Call) and self.value(n.func).data in plain]
+        return self.value(node).kind == "of" or (bool(made) and len(calls) == len(made))
+
     def is_jit(self, function: ast.AST) -> bool:
         """A Triton kernel: device code, not what runs in forward."""
         return any(self.value(d.func if isinstance(d, ast.Call) else d) == Value("lib", "triton.jit") for d in function.decorator_list)
@@ -520,8 +581,11 @@ class Program:
                 for argument in [*node.args, *(k.value for k in node.keywords)]:
                     self._store(node.func.value, argument, node.func.attr in ("extend", "update"))
         loads = [n for n in self.nodes if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load) and self._key(n)]
-        loads = [n for n in loads if not (isinstance(n, ast.Attribute) and self._imported(n))]
-        self.escaped = {self._key(n) for n in loads if _escapes(n)}
+        loads = [n for n in loads if not (self._key(n)[0] == "attribute" and self._imported(n))]
+        # Two targets of one assignment are two names of one container
+        shared = [t for n in self.nodes if isinstance(n, ast.Assign) and len(n.targets) > 1 for t in n.targets]
+        shared += [n.target for n in self.nodes if isinstance(n, ast.NamedExpr)]
+        self.escaped = {k for n in (*(n for n in loads if _escapes(n)), *shared) for k in self._same(self._key(n))}
 
     def _imported(self, node: ast.AST) -> bool:
         """The first name of a dotted one is an import and nothing else."""
@@ -574,9 +638,11 @@ class Program:
             return self._plain_parameter(node)
         if how == "property":
             return ("result", id(node)) not in self.mixed
-        if how == "import" and node.partition(".")[0] in self.modules:
-            root, _, rest = node.partition(".")
-            return not rest or ("name", id(self.modules[root]), rest) not in self.mixed
+        if how == "field":
+            return all(self._made_plainly(c) for c in self.classes if node in self.ancestors(c))
+        if how == "import" and self.sidecar(node)[0] is not None:
+            module, inside = self.sidecar(node)
+            return not inside or (inside in module.names and self._origin(module, inside) not in self.mixed)
         return how in ("import", "none", "def", "class")
 
     def _taint(self, node: ast.AST, seen: set[int]) -> None:
@@ -589,20 +655,32 @@ class Program:
             self.mixed.update(self._same(key))
             for binding in self.variables.get(key, ()):
                 if binding.how == "param":
-                    for _, given in self._given(binding.node):
+                    for given in (*(g for _, g in self._given(binding.node)), *self._beside(binding.node.function)):
                         self._taint(given, seen)
                 elif isinstance(binding.node, ast.expr):
                     self._taint(binding.node, seen)
             if isinstance(node, ast.Attribute):
                 self._taint(node.value, seen)
+        elif isinstance(node, ast.Subscript):
+            self._taint(node.value, seen)
         elif isinstance(node, ast.expr):
             called = self.value(node.func) if isinstance(node, ast.Call) else NONE
             for function in _functions(called):
                 self.mixed.add(("result", id(function)))
                 for returned in _returned(function):
                     self._taint(returned, seen)
-            for child in ast.iter_child_nodes(node):
+            targets = node.up.targets if isinstance(getattr(node, "up", None), ast.Assign) else ()
+            for child in (*ast.iter_child_nodes(node), *(t.value if isinstance(t, ast.Subscript) else t for t in targets)):
                 self._taint(child, seen)
+
+    def _beside(self, function: Function) -> list[ast.AST]:
+        """What stands beside a function in the calls that it is handed to."""
+        calls = [
+            n.up if isinstance(n.up, ast.Call) else n.up.up
+            for n in self.handed.get(id(function), ())
+            if isinstance(n.up, ast.Call | ast.keyword)
+        ]
+        return [a for c in calls if isinstance(c, ast.Call) for a in (*c.args, *(k.value for k in c.keywords))]
 
     def plain(self, node: ast.AST | None) -> bool:
         """True where no value of `node` can be or hold a tensor."""
@@ -632,9 +710,11 @@ class Program:
         return isinstance(node, ast.Call) and self._plain_result(node)
 
     def _plain_attribute(self, node: ast.Attribute) -> bool:
-        value = self.value(node)
+        value, key = self.value(node), self._key(node)
         if value.kind == "lib":
             return _plain_library(value.data)
+        if key is not None and key[0] == "name":
+            return key not in self.mixed
         if node.attr in self.attributes:
             return ("attribute", node.attr) not in self.mixed
         if node.attr in FACTS and not (self.own_object(node.value) and node.attr != "training"):
@@ -653,9 +733,7 @@ class Program:
             handed = node.args[CALLERS[called.data]]
             return self._plain_handed(self.value(handed)) and all(self.plain(a) for a in arguments if a is not handed)
         if called.kind == "builtin":
-            return (
-                called.data in PURE or called.data in ERRORS or (called.data in CARRIERS | ARITHMETIC and all(map(self.plain, arguments)))
-            )
+            return called.data in PURE or (called.data in CARRIERS | ARITHMETIC | ERRORS and all(map(self.plain, arguments)))
         if called.kind == "lib":
             root, _, rest = called.data.partition(".")
             if root == "torch":
@@ -663,7 +741,10 @@ class Program:
                     rest in ("finfo", "iinfo", "device", "Size", "get_num_threads", "is_tensor", "is_floating_point")
                     or rest.removeprefix("cuda.") in CUDA_FACTS
                 )
-            return root in LIBRARIES and rest not in CUPY_ARRAYS and all(map(self.plain, arguments))
+            handed = [v for v in map(self.value, arguments) if v.kind == "function"]
+            return (
+                root in LIBRARIES and rest not in CUPY_ARRAYS and all(map(self.plain, arguments)) and all(map(self._plain_handed, handed))
+            )
         if isinstance(node.func, ast.Attribute) and called.kind != "kernel":
             if node.func.attr in MAKES_NUMBER and self.number_of(node.func.attr):
                 return True
@@ -674,6 +755,73 @@ class Program:
                 and not self.own_object(node.func.value)
             )
         return False
+
+    def lists(self, node: ast.AST | None, inside: bool = False, seen: set[tuple] | None = None) -> bool:
+        """The value of a plain `node` may be a list or a tuple with one in it; with `inside`, something in it may be. Indexing by those gathers."""
+        seen = set() if seen is None else seen
+        if (
+            node is None
+            or (id(node), inside) in seen
+            or isinstance(node, ast.Constant | ast.JoinedStr | ast.Compare | ast.UnaryOp | ast.Slice)
+        ):
+            return False
+        seen.add((id(node), inside))
+
+        def any_of(nodes, inside=inside):
+            return any(self.lists(n, inside, seen) for n in nodes)
+
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            return (not inside and not isinstance(node, ast.Tuple)) or any_of(node.elts, False) or any_of(node.elts, True)
+        if isinstance(node, ast.Dict | Comprehension):
+            values = node.values if isinstance(node, ast.Dict) else [node.value if isinstance(node, ast.DictComp) else node.elt]
+            return not inside or any_of(values, False) or any_of(values, True)
+        if isinstance(node, ast.IfExp | ast.BoolOp | ast.BinOp | ast.NamedExpr):
+            parts = {ast.IfExp: ("body", "orelse"), ast.BinOp: ("left", "right"), ast.NamedExpr: ("value",)}.get(type(node), ())
+            return any_of([getattr(node, p) for p in parts] or node.values)
+        if isinstance(node, ast.Starred | ast.Subscript):
+            return any_of([node.value], True) or (
+                isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and any_of([node.value])
+            )
+        if isinstance(node, ast.Name | ast.Attribute):
+            key = self._key(node)
+            if key is None:
+                return isinstance(node, ast.Attribute) and node.attr in SETTINGS
+            return any(self._lists_bound(b, inside, any_of) for b in self.variables[key])
+        return not isinstance(node, ast.Call) or self._lists_result(node, inside, any_of)
+
+    def _lists_bound(self, binding: Binding, inside: bool, any_of: Callable) -> bool:
+        how, node = binding
+        if how == "param":
+            return any_of([g for _, g in self._given(node)]) or any_of(self._beside(node.function), True)
+        if how == "field":
+            return any_of([a for c in self.made.get(id(node), ()) for a in (*c.args, *(k.value for k in c.keywords))])
+        if how == "property":
+            return any_of(_returned(node))
+        if how == "stored":
+            return inside and (any_of([node], False) or any_of([node], True))
+        return how == "unknown" or (how == "value" and any_of([node])) or (how == "element" and any_of([node], True))
+
+    def _lists_result(self, node: ast.Call, inside: bool, any_of: Callable) -> bool:
+        called, arguments = self.value(node.func), [*node.args, *(k.value for k in node.keywords)]
+        root, _, name = str(called.data).rpartition(".")
+        functions = _functions(called) or [f for a in arguments for f in _functions(self.value(a))]
+        if any(_generator(f) for f in functions):
+            return True
+        if called.kind == "function":
+            return any_of([r for f in functions for r in _returned(f)])
+        if called.kind == "builtin" or root in ("itertools", "functools", "collections"):
+            if called.data in PURE or called.data in ("sum", "abs", "pow", "round", "divmod", "functools.reduce"):
+                return name == "range" and not inside
+            mine = any_of([r for f in functions for r in _returned(f)], False)
+            return (not inside and name not in ("tuple", "next", "min", "max")) or mine or any_of(arguments, True) or name == "repeat"
+        if called.kind == "lib":
+            return root.partition(".")[0] not in ("math", "operator", "triton", "torch")
+        if isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+            if name in ("get", "pop", "items", "values", "keys", "setdefault"):
+                return any_of([node.func.value, *arguments], True)
+            return name not in MAKES_NUMBER or name == "tolist"
+        return True
 
     def _plain_handed(self, called: Value) -> bool:
         """What the callable returns is plain, where what it is given is."""
@@ -704,37 +852,90 @@ class Program:
             return True
         if method and name == "__init__" and method.name == "ModelNew":
             return True
-        if (method and name in MODULE_METHODS) or not self.followed(function, parameter):
+        if (method and name in MODULE_METHODS) or not self.followed(function):
             return False
         a = function.args
         positional = [*a.posonlyargs, *a.args]
         defaults = dict(zip(reversed(positional), reversed(a.defaults))) | dict(zip(a.kwonlyargs, a.kw_defaults))  # noqa: B905
         return self.plain(defaults.get(parameter)) and all(self.plain(given) for _, given in self._given(parameter))
 
+    def _made_plainly(self, node: ast.ClassDef) -> bool:
+        """No tensor is given to the fields of an instance."""
+        given = [a for c in self.made.get(id(node), ()) for a in (*c.args, *(k.value for k in c.keywords))]
+        given += [k.value for c in self.replaced for k in c.keywords]
+        return all(map(self.plain, given)) and self.followed(node)
+
+    def ancestors(self, node: ast.ClassDef) -> list[ast.ClassDef]:
+        """A class and the candidate's own classes that it is derived from."""
+        found, todo = [], [node]
+        while todo:
+            current = todo.pop()
+            if current not in found:
+                found.append(current)
+                todo += [c for b in current.bases if (v := self.value(b)).kind == "class" for c in v.data]
+        return found
+
+    def _inits(self, classes: list[ast.ClassDef]) -> list[ast.FunctionDef]:
+        return [f for c in classes for f in c.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"]
+
     def _find_uses(self) -> None:
-        """Where every function is called, and where it is handed on."""
+        """Where every function is called, where instances of every class are made, and where both are handed on."""
         self.calls: dict[int, list[tuple[ast.Call, int]]] = {}
+        self.made: dict[int, list[ast.Call]] = {}
         self.handed: dict[int, list[ast.AST]] = {}
+        self.replaced = [c for c in self.nodes if isinstance(c, ast.Call) and self.value(c.func) == Value("lib", "dataclasses.replace")]
         for node in self.nodes:
             if isinstance(node, ast.Call):
-                called = self.value(node.func)
-                bound = isinstance(node.func, ast.Attribute) and self.own_object(node.func.value)
-                for function in _functions(called):
-                    self.calls.setdefault(id(function), []).append((node, int(bound and not _static(function))))
-                for made in called.data or () if called.kind == "class" else ():
-                    for init in [f for f in made.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"]:
-                        self.calls.setdefault(id(init), []).append((node, 1))
+                for target, skipped in self._called(node):
+                    if isinstance(target, ast.ClassDef):
+                        self.made.setdefault(id(target), []).append(node)
+                        for init in self._inits(self.ancestors(target)):
+                            self.calls.setdefault(id(init), []).append((node, 1))
+                    else:
+                        self.calls.setdefault(id(target), []).append((node, skipped))
             if isinstance(node, ast.Name | ast.Attribute | ast.Lambda) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
                 value = self.value(node)
                 followed = isinstance(
                     node.up,
                     ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.Return | ast.Dict | ast.Tuple | ast.List | ast.IfExp | ast.BoolOp,
                 )
-                if value.kind == "function" and not followed and not (isinstance(node.up, ast.Call) and node.up.func is node):
-                    for function in _functions(value):
-                        self.handed.setdefault(id(function), []).append(node)
+                harmless = isinstance(node.up, ast.ClassDef | ast.Attribute | ast.arg | ast.keyword) if value.kind == "class" else False
+                harmless = harmless or (
+                    isinstance(node.up, ast.Call) and (node.up.func is node or _spelled(node.up.func) in ("isinstance", "super"))
+                )
+                if value.kind in ("function", "class") and not followed and not harmless:
+                    for target in [t for t in value.data if t is not KERNEL]:
+                        for handed in (target, *(self._inits(self.ancestors(target)) if isinstance(target, ast.ClassDef) else ())):
+                            self.handed.setdefault(id(handed), []).append(node)
 
-    def followed(self, function: Function, parameter: ast.arg) -> bool:
+    def _called(self, call: ast.Call) -> list[tuple[ast.AST, int]]:
+        """Functions and classes that a call may reach, and how many parameters are filled by the object it is called on."""
+        value, func = self.value(call.func), call.func
+        if isinstance(func, ast.Attribute) and func.attr == "__init__":
+            return [(f, 1) for f in self._inits(self.classes)]
+        found = [n for n in value.data if n is not KERNEL] if value.kind in ("function", "class") else []
+        if self.applied(call):
+            return [(f, 0) for f in _functions(self.value(call.args[0]))]
+        if not isinstance(func, ast.Attribute) or value.kind == "lib":
+            return [(f, 0) for f in found]
+        if self.own_object(func.value):
+            return [(f, int(not _static(f))) for f in found]
+        # What the object is, is not known: it may be one of the candidate's own
+        found += [b.node for b in self.attributes.get(func.attr, ()) if b.how in ("def", "class") and b.node not in found]
+        base = self.value(func.value)
+        return [(f, int(base.kind != "class" and self._key(func) == ("attribute", func.attr) and not _static(f))) for f in found]
+
+    def applied(self, call: ast.AST) -> bool:
+        """MODULE.apply(function), of torch: calls the function with every module."""
+        named = (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr == "apply"
+            and "apply" not in self.attributes
+        )
+        return named and len(call.args) == 1 and not call.keywords
+
+    def followed(self, function: Function | ast.ClassDef) -> bool:
         """All that is ever handed to the function is known, or comes from where only numbers come from."""
         if function in [f for f in self.functions if isinstance(f, ast.Lambda)] and self._in_heuristics(function):
             return _pure(function)
@@ -752,6 +953,7 @@ class Program:
                     or name not in CALLERS | KEYWORD_CALLERS
                     or name == "functools.partial"
                     or not all(map(self.plain, others))
+                    or (name in ("functools.reduce", "itertools.accumulate") and ("result", id(function)) in self.mixed)
                 ):
                     return False
             else:
@@ -776,6 +978,25 @@ def _plain_library(full: str) -> bool:
         or full in ("math.pi", "math.e", "math.inf", "math.nan", "math.tau")
         or (root == "cupy" and rest in CUPY - CUPY_ARRAYS)
     )
+
+
+def _enclosing(scope: Scope) -> Scope:
+    """The function that a nonlocal name belongs to, where only one function is around."""
+    around = []
+    while scope is not None:
+        around += [scope] if isinstance(scope.node, ast.FunctionDef) else []
+        scope = scope.parent
+    if len(around) != 1:
+        raise reject("introspection", "nonlocal deeper than in one function of another")
+    return around[0]
+
+
+def _registered(call: ast.Call) -> str | None:
+    """The constant name under which a call registers a buffer or parameter."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in REGISTERS:
+        return None
+    name = next((k.value for k in call.keywords if k.arg == "name"), call.args[0] if call.args else None)
+    return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
@@ -847,6 +1068,7 @@ class Rules:
 
     def run(self) -> None:
         """Raises Failed (rejected) at the first broken rule."""
+        self._reserved()
         for node in self.program.nodes:
             self._anywhere(node)
         for node in self.program.nodes:
@@ -867,18 +1089,18 @@ class Rules:
     def _building(self) -> set[int]:
         """Functions that run only while the module is built: called from there alone, never handed on."""
         p, inside = self.program, {id(f) for f in self.program.functions if isinstance(f, ast.FunctionDef) and self._may_build(f)}
-        named, made, called = self._named()
+        named, made = self._named(), p.made
         while True:
             left = set()
             for function in [f for f in p.functions if id(f) in inside]:
                 owner = _method(function)
                 if function.name == "__init__" and owner is not None:
-                    family = [c for c in p.classes if owner in self._ancestors(c)]
+                    family = [c for c in p.classes if owner in p.ancestors(c)]
                     ok = not any(id(c) in named for c in family) and all(
                         self._is_building(n, inside) for c in family for n in made.get(id(c), ())
                     )
                 else:
-                    calls = called.get(id(function), [])
+                    calls = [c for c, _ in p.calls.get(id(function), ())]
                     ok = bool(calls) and id(function) not in named and all(self._is_building(n, inside) for n in calls)
                 if not ok:
                     left.add(id(function))
@@ -895,17 +1117,13 @@ class Rules:
             and not _generator(function)
         )
 
-    def _named(self) -> tuple[set[int], dict[int, list], dict[int, list]]:
-        """Functions and classes that are named without being called; calls that make instances; calls of functions."""
-        p, named, made, called = self.program, set(), {}, {}
+    def _named(self) -> set[int]:
+        """Functions and classes that are named without being called."""
+        p, named = self.program, set()
         for node in p.nodes:
-            if isinstance(node, ast.Call):
-                value = p.value(node.func)
-                for target in value.data if value.kind in ("function", "class") else ():
-                    (made if isinstance(target, ast.ClassDef) else called).setdefault(id(target), []).append(node)
-            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
                 up = node.up
-                call = isinstance(up, ast.Call) and (up.func is node or _spelled(up.func) in ("super", "isinstance"))
+                call = isinstance(up, ast.Call) and (up.func is node or _spelled(up.func) in ("super", "isinstance") or p.applied(up))
                 if (
                     call
                     or isinstance(up, ast.ClassDef | ast.Attribute)
@@ -914,17 +1132,7 @@ class Rules:
                     continue
                 value = p.value(node)
                 named |= {id(n) for n in value.data if n is not KERNEL} if value.kind in ("function", "class") else set()
-        return named, made, called
-
-    def _ancestors(self, node: ast.ClassDef) -> list[ast.ClassDef]:
-        found, todo = [], [node]
-        while todo:
-            current = todo.pop()
-            if current not in found:
-                found.append(current)
-                bases = [self.program.value(b) for b in current.bases]
-                todo += [c for v in bases if v.kind == "class" for c in v.data]
-        return found
+        return named
 
     def _is_building(self, node: ast.AST, inside: set[int]) -> bool:
         scope = node.scope
@@ -975,6 +1183,27 @@ class Rules:
 
     # ---- rules for all code ----
 
+    def _reserved(self) -> None:
+        for scope in self.program.scopes.values():
+            for name in RESERVED & scope.names.keys():
+                if any(b != Binding("import", f"functools.{name}") for b in scope.names[name]):
+                    raise reject("patch", f"{scope.file}: {name} is bound to something else")
+        for module, scope in self.program.modules.items():
+            for name in scope.names:
+                if f"{module}.{name}" in self.program.modules and any(
+                    b != Binding("import", f"{module}.{name}") for b in scope.names[name]
+                ):
+                    raise reject("import", f"{scope.file}: {name} is the name of a module too")
+        for scope in self.program.scopes.values():
+            for name, bindings in scope.names.items():
+                own = [b for b in bindings if b.how == "import" and self.program.sidecar(b.node)[0] is not None]
+                if own and {b for b in bindings if b.how != "none"} != {own[0]}:
+                    raise reject("patch", f"{scope.file}: {name} is imported and bound to something else")
+        spelled = {n.attr for n in self.program.nodes if isinstance(n, ast.Attribute)}
+        spelled |= {a.name for n in self.program.nodes if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
+        if "Sequential" in spelled and spelled & {"OrderedDict", "state_dict"}:
+            raise reject("introspection", "nn.Sequential beside an OrderedDict: modules with names that cannot be followed")
+
     def _where(self, node: ast.AST) -> str:
         return f"{node.scope.file}:{getattr(node, 'lineno', 0)}"
 
@@ -1004,11 +1233,11 @@ class Rules:
             if any(mark in node.value for mark in ("#include", "torch::", "at::", "c10::", "__global__", 'extern "C"')):
                 self.check_inline(where, node.value)
         elif (
-            isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith | ast.Nonlocal | ast.TryStar)
+            isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith | ast.TryStar)
             or type(node).__name__ == "TypeAlias"
         ):
             raise reject("introspection", f"{where}: {type(node).__name__} has no place in a candidate")
-        elif isinstance(node, ast.Global) and node.scope.kind == "class":
+        elif isinstance(node, ast.Global | ast.Nonlocal) and node.scope.kind == "class":
             raise reject("introspection", f"{where}: global in a class body")
         elif (
             isinstance(node, ast.Subscript)
@@ -1018,7 +1247,8 @@ class Rules:
             raise reject("patch", f"{where}: a store into {ast.unparse(node.value)}")
 
     def _import(self, node: ast.Import | ast.ImportFrom, where: str) -> None:
-        local = {name for name in self.program.modules if name.partition(".")[0] not in _ROOTS}
+        parts = [name.split(".") for name in self.program.modules if name.partition(".")[0] not in _ROOTS]
+        local = {".".join(p[:n]) for p in parts for n in range(1, len(p) + 1)}
         relative = isinstance(node, ast.ImportFrom) and (node.level or any(a.name == "*" for a in node.names))
         for module in [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or "."]:
             if relative or (module not in IMPORTS and module not in local):
@@ -1034,19 +1264,33 @@ class Rules:
             raise reject("introspection", f"{where}: {node.id} has no place in a candidate")
         if node.id.startswith("__") and node.id not in ("__name__", "__file__", "__all__"):
             raise reject("introspection", f"{where}: {node.id} has no place in a candidate")
+        self._own_module(node, where)
         if isinstance(node.ctx, ast.Load):
+            scope = self.program.resolve(node.id, node.scope)
+            if scope is not None and scope.kind == "class" and any(b.how == "def" and not _static(b.node) for b in scope.names[node.id]):
+                raise reject("introspection", f"{where}: method {node.id} is named in the body of its class")
             return
         bindings = self.program.variables[("name", id(self.program.resolve(node.id, node.scope)), node.id)]
-        if any(b.how == "import" for b in bindings):
+        absent = all(isinstance(b.node, ast.Constant) and b.node.value is None for b in bindings if b.how != "import")
+        if any(b.how == "import" for b in bindings) and not absent:
             raise reject("patch", f"{where}: assignment to {node.id}, which was imported")
         if node.id in ("getattr", "hasattr", "super", "ModelNew"):
             raise reject("patch", f"{where}: assignment to {node.id}")
+
+    def _own_module(self, node: ast.Name | ast.Attribute, where: str) -> None:
+        """Names inside a module of the candidate's own are followed where they are spelled out only."""
+        value = self.program.value(node)
+        module, inside = self.program.sidecar(value.data) if value.kind == "lib" else (None, "")
+        if module is not None and not inside and not (isinstance(node.up, ast.Attribute) and _spelled(node)):
+            raise reject("introspection", f"{where}: module {value.data} is kept or handed on")
 
     def _full(self, full: str, where: str) -> None:
         """The full name of something of a library, wherever it is named."""
         parts = full.split(".")
         if parts[0] not in _ROOTS:
             return
+        if parts[-1] in OPEN_NAMES:
+            raise reject("introspection", f"{where}: {full}, wanted ModuleList, ParameterList or attributes")
         if parts[0] == "torch" and any(p in _INSIDE or p.startswith("_") for p in parts[1:]):
             raise reject("torch_op", f"{where}: {full}")
         if any(p in _STDLIB for p in parts[1:]):
@@ -1058,6 +1302,14 @@ class Rules:
             raise reject("introspection", f"{where}: attribute {node.attr}")
         if "hook" in node.attr or node.attr in _MODULE_CHANGES or node.attr in PRIVATE:
             raise reject("torch_op", f"{where}: {ast.unparse(node)[:80]}")
+        self._own_module(node, where)
+        if node.attr in OPEN_NAMES:
+            raise reject("introspection", f"{where}: {node.attr}, wanted ModuleList, ParameterList or attributes")
+        called = isinstance(node.up, ast.Call) and node.up.func is node
+        if node.attr in MUTATORS | REGISTERS | _CAPTURES and isinstance(node.ctx, ast.Load) and not called:
+            raise reject("introspection", f"{where}: method {node.attr} is kept or handed on")
+        if node.attr in REGISTERS and not _registered(node.up):
+            raise reject("introspection", f"{where}: {node.attr} under a computed name")
         if value.kind == "lib":
             self._full(value.data, where)
         if node.attr == "__init__" and not self._constructs(node):
@@ -1094,10 +1346,14 @@ class Rules:
                 )
         for decorator in node.decorator_list:
             self._decorator(decorator, where)
+        for binding in self.program.variables.get(("name", id(node.inside), "forward"), ()):
+            free = {"torch.no_grad", "torch.inference_mode"}
+            if binding.how != "def" or any(_decorates(self.program, d) not in free for d in binding.node.decorator_list):
+                raise reject("patch", f"{where}: forward of {node.name} is no plain method")
         if node.name == "ModelNew":
             if node is not self.main or node.decorator_list or len(self.program.variables[("name", id(node.scope), "ModelNew")]) != 1:
                 raise reject("patch", f"{where}: ModelNew is bound more than once")
-            if [b.how for b in self.program.variables[("name", id(node.inside), "forward")]] != ["def"]:
+            if len(self.program.variables[("name", id(node.inside), "forward")]) != 1:
                 raise reject("patch", f"{where}: forward is bound more than once")
 
     def _definition(self, node: ast.FunctionDef, where: str) -> None:
@@ -1111,8 +1367,7 @@ class Rules:
             self._decorator(decorator, where)
 
     def _decorator(self, node: ast.AST, where: str) -> None:
-        value = self.program.value(node.func if isinstance(node, ast.Call) else node)
-        if value.kind not in ("lib", "builtin") or value.data not in DECORATORS:
+        if _decorates(self.program, node) not in DECORATORS:
             raise reject("introspection", f"{where}: decorator {ast.unparse(node)[:60]}, wanted only {', '.join(sorted(DECORATORS))}")
 
     # ---- calls ----
@@ -1130,12 +1385,12 @@ class Rules:
         if loose and (name in CALLERS or name in KEYWORD_CALLERS):
             raise reject("torch_op", f"{self._where(node)}: {name} with unpacked arguments")
         others = [a for a in (*node.args, *(k.value for k in node.keywords)) if a not in handed]
-        if name == "itertools.accumulate" and not handed and not all(map(p.plain, others)):
+        if (name == "itertools.count" or (name == "itertools.accumulate" and not handed)) and not all(map(p.plain, others)):
             raise reject("torch_op", f"{self._where(node)}: {name} adds what may be tensors")
         for function in handed:
             value = p.value(function)
             own = value.kind in CALLABLE and not (value.data and self.main in value.data)
-            plain = value.kind == "builtin" and value.data in PURE | CARRIERS and value.data != "type"
+            plain = value.kind == "builtin" and value.data in PURE | CARRIERS and value.data not in ("type", "iter")
             numbers = (value.kind == "builtin" and value.data in ARITHMETIC) or (value.kind == "lib" and _arithmetic(value.data))
             numbers = (
                 numbers and name not in ("functools.partial", "collections.defaultdict", "dataclasses.field") and all(map(p.plain, others))
@@ -1160,21 +1415,29 @@ class Rules:
             self._library(node, value.data, where, building)
         elif isinstance(node.func, ast.Attribute):
             self._method(node, node.func, where, building)
-        elif not building:
+        else:
             raise reject("torch_op", f"{where}: a call of {ast.unparse(node.func)[:60]}, which is not always an own kernel or function")
 
     def _builtin(self, node: ast.Call, name: str, where: str, building: bool) -> None:
         arguments = [*node.args, *(k.value for k in node.keywords if k.arg != "key")]
         if name == "type" and len(node.args) != 1:
             raise reject("introspection", f"{where}: type() makes a class")
+        if name == "iter" and (len(node.args) != 1 or isinstance(node.args[0], ast.Starred)):
+            raise reject("torch_op", f"{where}: iter() of what it calls")
         if name == "super":
-            if not (isinstance(node.up, ast.Attribute) and node.up.attr == "__init__"):
-                raise reject("torch_op", f"{where}: super() for another method than __init__")
+            if not (isinstance(node.up, ast.Attribute) and (node.up.attr in ("__init__", "train") or self._inherited(node))):
+                raise reject("torch_op", f"{where}: super() for what no class of the candidate's own defines")
         elif name in ARITHMETIC:
             if not building and not all(map(self.program.plain, arguments)):
                 raise reject("torch_op", f"{where}: {name}() on what may be a tensor is torch's work")
         elif name not in PURE | CARRIERS | ERRORS | {"map", "filter", "object", "staticmethod", "classmethod", "property"}:
             raise reject("torch_op", f"{where}: a call of {name}, which is neither an own kernel nor plain Python")
+
+    def _inherited(self, node: ast.Call) -> bool:
+        """A class of the candidate's own, above the one that names super(), defines the method."""
+        own = _method(node.scope.node) if isinstance(node.scope.node, ast.FunctionDef) else None
+        above = self.program.ancestors(own)[1:] if own is not None and not node.args else []
+        return any(getattr(n, "name", "") == node.up.attr for c in above for n in c.body)
 
     def _library(self, node: ast.Call, full: str, where: str, building: bool) -> None:
         root, _, rest = full.partition(".")
@@ -1184,6 +1447,10 @@ class Rules:
             parent, _, last = full.rpartition(".")
             if rest in ALLOCATE or (parent == "torch.cuda" and last in CUDA and not (building and full in GRAPHS)):
                 return
+            if building and parent == "torch.nn" and last[:1].isupper() and last not in HOLD_TENSORS and not last.startswith("Transformer"):
+                settings = [*node.args, *(k.value for k in node.keywords if k.arg not in ("weight", "pos_weight", "_weight"))]
+                if not all(map(self.program.plain, settings)):
+                    raise reject("torch_op", f"{where}: a setting of {full} may be a tensor")
             if (
                 building
                 and full not in GRAPHS
@@ -1199,8 +1466,10 @@ class Rules:
             numbers = rest in ("cdiv", "next_power_of_2")
         elif (root == "math" and not rest.startswith("_")) or (root == "operator" and rest in OPERATORS):
             numbers = True
-        elif full in _PLUMBING or root == "typing":
+        elif full in _PLUMBING or full in ("typing.cast", "typing.TypeVar"):
             numbers = False
+            if full == "collections.namedtuple" and _fields(node) & TRUSTED:
+                raise reject("introspection", f"{where}: fields of a namedtuple that are computed or named like what tensors have")
         else:
             raise reject("torch_op", f"{where}: a call of {full}, which is neither an own kernel nor plain Python")
         if numbers and not building and not all(map(self.program.plain, [*node.args, *(k.value for k in node.keywords)])):
@@ -1209,6 +1478,8 @@ class Rules:
     def _method(self, node: ast.Call, func: ast.Attribute, where: str, building: bool) -> None:
         p = self.program
         own = p.own_object(func.value)
+        if func.attr == "train" and own and isinstance(func.value, ast.Call) and p.value(func.value.func).data == "super":
+            return
         if func.attr in p.attributes and not (own and building):
             safe = not own and (p.value_of(func.attr).kind in ("function", "kernel") or ("attribute", func.attr) not in p.mixed)
             if not safe:
@@ -1216,6 +1487,8 @@ class Rules:
         if building:
             if func.attr in _CAPTURES:
                 raise reject("torch_op", f"{where}: a graph is captured outside forward")
+            if not own and (func.attr[:1].isupper() or func.attr == "namedtuple"):
+                raise reject("torch_op", f"{where}: a call of {ast.unparse(func)[:60]}, which is not always the same")
             return
         if func.attr not in METHODS:
             what = "is neither a method nor an own kernel" if own else "neither allocates, views nor copies"
@@ -1231,12 +1504,15 @@ class Rules:
                 raise reject("torch_op", f"{where}: an arithmetic operator on what may be a tensor is torch's work")
         elif isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not) and not p.plain(node.operand):
             raise reject("torch_op", f"{where}: an operator on what may be a tensor is torch's work")
-        elif isinstance(node, ast.Compare) and not all(isinstance(o, ast.Is | ast.IsNot | ast.In | ast.NotIn) for o in node.ops):
+        elif isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.In | ast.NotIn):
+            if not (p.plain(node.left) and (p.plain(node.comparators[0]) or p.container(node.comparators[0]))):
+                raise reject("torch_op", f"{where}: a search in what may be a tensor is torch's work")
+        elif isinstance(node, ast.Compare) and not all(isinstance(o, ast.Is | ast.IsNot) for o in node.ops):
             if not all(map(p.plain, (node.left, *node.comparators))):
                 raise reject("torch_op", f"{where}: a comparison of what may be tensors is torch's work")
         elif isinstance(node, ast.Subscript) and p.value(node.value).kind not in ("jit", "of", "lib"):
             for index in node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]:
-                if not p.plain(index) or self._is_list(index):
+                if not p.plain(index) or p.lists(index):
                     raise reject("torch_op", f"{where}: indexing by a list or by what may be a tensor is torch's work")
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             up = node.up
@@ -1248,22 +1524,26 @@ class Rules:
             if library or (root == "torch" and len(rest) > 1 and rest[0] == "nn" and rest[1] != "Module"):
                 raise reject("torch_op", f"{where}: {value.data} is handed on")
 
-    def _is_list(self, node: ast.AST) -> bool:
-        key = self.program._key(node) if isinstance(node, ast.Name | ast.Attribute) else None
-        ways = [b.node for b in self.program.variables.get(key, ()) if b.how == "value"] if key else [node]
-        makes = ("list", "range", "sorted", "tolist", "map", "filter")
-        return any(
-            isinstance(n, ast.List | ast.ListComp)
-            or (isinstance(n, ast.Call) and (_spelled(n.func) or getattr(n.func, "attr", "")).rpartition(".")[2] in makes)
-            for n in ways
-        )
-
     def _device(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name | ast.Attribute):
             value = self.program.value(node)
             root = str(value.data).partition(".")[0] if value.kind == "lib" else ""
             if root in ("torch", "cupy") or value.kind in ("module", "raw") or value == KERNEL:
                 raise reject("torch_op", f"{self._where(node)}: {ast.unparse(node)[:60]} in a Triton kernel")
+
+
+def _fields(call: ast.Call) -> set[str]:
+    """Names of the fields of collections.namedtuple(...); where they cannot be read, all that tensors have."""
+    try:
+        fields = ast.literal_eval(call.args[1])
+        return set(fields.replace(",", " ").split() if isinstance(fields, str) else fields)
+    except (ValueError, IndexError, TypeError):
+        return TRUSTED
+
+
+def _decorates(program: Program, node: ast.AST) -> str | None:
+    value = program.value(node.func if isinstance(node, ast.Call) else node)
+    return value.data if value.kind in ("lib", "builtin") else None
 
 
 def _arithmetic(full: str) -> bool:
@@ -1284,6 +1564,7 @@ _PLUMBING = {
     "collections.defaultdict", "collections.deque", "dataclasses.dataclass", "dataclasses.field", "dataclasses.replace", "dataclasses.astuple",
     "itertools.chain.from_iterable", *(f"itertools.{name}" for name in ITERTOOLS),
 }  # fmt: skip
+TRUSTED = METHODS | FACTS | SETTINGS | MAKES_NUMBER
 PRIVATE = {
     "_apply", "_backward_hooks", "_backward_pre_hooks", "_buffers", "_call_impl", "_compiled_call_impl", "_forward_hooks",
     "_forward_hooks_always_called", "_forward_hooks_with_kwargs", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs",
@@ -1296,11 +1577,18 @@ PRIVATE = {
 """What torch.nn.Module keeps for itself."""
 
 
+def _module(file: str) -> str:
+    return file[:-3].replace("/", ".").removesuffix(".__init__")
+
+
 def check(trees: dict[str, ast.Module], check_inline: Callable[[str, str], None]) -> None:
     """Trees by file name; model_new.py has a class ModelNew with a forward. Raises Failed (rejected, format_error)."""
     for name in trees:
-        if name[:-3].partition("/")[0] in _ROOTS or name[:-3] in _ROOTS:
-            raise reject("import", f"{name}: a file named like the module {name[:-3].partition('/')[0]}")
+        root = _module(name).partition(".")[0]
+        if root in _ROOTS | sys.stdlib_module_names:
+            raise reject("import", f"{name}: a file named like the module {root}")
+        if sum(_module(other) == _module(name) for other in trees) > 1:
+            raise reject("import", f"{name}: two files for the module {_module(name)}")
     if sum(1 for tree in trees.values() for _ in ast.walk(tree)) > MAX_NODES:
         raise reject("introspection", f"the Python of a candidate has more than {MAX_NODES} nodes")
     try:

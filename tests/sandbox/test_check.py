@@ -184,14 +184,14 @@ def test_names_are_no_way_around_the_policy(way):
         assert caught.value.status is Status.REJECTED
 
 
-def module(init="", before="", body="", methods="", base="nn.Module", after="") -> Candidate:
+def module(init="", before="", body="", methods="", base="nn.Module", files=None, after="") -> Candidate:
     """A ModelNew with a kernel of its own that it calls on every input, and the lines given."""
     init = "".join(f"        {line}\n" for line in init.splitlines())
     init = f"    def __init__(self):\n        super().__init__()\n{init}\n" if init else ""
     methods = "".join(f"    {line}\n" for line in methods.splitlines())
     head = HEAD.replace("class ModelNew(nn.Module):\n", f"{before}\n\nclass ModelNew({base}):\n{init}{methods}")
     made = candidate("out = torch.empty_like(x)\ncuda_extension.k(x, out, 1)\n" + body, head=head)
-    return Candidate(format=made.format, files=made.files | {"model_new.py": made.files["model_new.py"] + after})
+    return Candidate(format=made.format, files=made.files | {"model_new.py": made.files["model_new.py"] + after, **(files or {})})
 
 
 LIBRARY_WORK = {
@@ -319,6 +319,112 @@ LIBRARY_WORK = {
     'star import': ('', 'from torch import *', 'return relu(x)'),
     'weights in place': ('', '', 'x[0] += 1\nreturn x'),
     'iadd attr': ('self.acc = 0', '', 'self.acc += x\nreturn self.acc'),
+    'a mutator under another name': ('self.k = {"a": cuda_extension.k}\nself.put = self.k.update\nself.put(a=torch.relu)', '', 'return self.k["a"](x)'),
+    'a mutator under a local name': ('self.k = {"a": cuda_extension.k}\nput = self.k.update\nput(a=torch.relu)', '', 'return self.k["a"](x)'),
+    'a builtin that relies on its name': ('', 'K = {"a": cuda_extension.k}\ndef zip(d):\n    d["a"] = torch.relu\nzip(K)', 'return K["a"](x)'),
+    'iter calls': ('', '', 'return next(iter(x.relu, None))'),
+    'iter calls, unpacked': ('', '', 'return next(iter(*[x.relu, None]))'),
+    'iter calls in a map': ('', '', 'return next(list(map(iter, [x.relu], [None]))[0])'),
+    'iter of the building': ('', 'B = torch.zeros(8)\nG = iter(B.relu, None)', 'B.copy_(x)\nreturn next(G)'),
+    'count adds': ('', 'import itertools', 'return list(itertools.islice(itertools.count(x, x), 2))[1]'),
+    'count adds later': ('', 'import itertools\nB = torch.zeros(8)\nG = itertools.count(B, B)', 'B.copy_(x)\nnext(G)\nreturn next(G)'),
+    'slice carries': ('', '', 's = slice(x, None)\nreturn s.start + s.start'),
+    'an error carries': ('', '', 'e = ValueError(x)\nreturn e.args[0] + e.args[0]'),
+    'a key of a ModuleDict named view': ('self.d = nn.ModuleDict({"view": nn.ReLU()})', '', 'return self.d.view(x)'),
+    'ModuleDict stored': ('self.d = nn.ModuleDict()\nself.d["view"] = nn.ReLU()', '', 'return self.d.view(x)'),
+    'Sequential of an OrderedDict': ('self.d = nn.Sequential(collections.OrderedDict([("view", nn.ReLU())]))', 'import collections', 'return self.d.view(x)'),
+    'ParameterDict eps': ('self.d = nn.ParameterDict({"eps": torch.zeros(8)})', '', 'self.d.eps.copy_(x)\nreturn self.d.eps + self.d.eps'),
+    'register_buffer eps on a layer': ('self.m = nn.Linear(2, 2)\nself.m.register_buffer("eps", torch.zeros(8))', '', 'self.m.eps.copy_(x)\nreturn self.m.eps + self.m.eps'),
+    'register_buffer eps, other name of self': ('self.register_buffer("eps", torch.zeros(8))', '', 'me = [self][0]\nme.eps.copy_(x)\nreturn me.eps + me.eps'),
+    'register_buffer under another name': ('r = self.register_buffer\nr("eps", torch.zeros(8))', '', 'me = [self][0]\nme.eps.copy_(x)\nreturn me.eps + me.eps'),
+    'register_buffer computed name': ('self.register_buffer("ep" + "s", torch.zeros(8))', '', 'me = [self][0]\nme.eps.copy_(x)\nreturn me.eps + me.eps'),
+    'register_parameter computed name': ('self.register_parameter(name="ep" + "s", param=nn.Parameter(torch.zeros(8)))', '', 'me = [self][0]\nme.eps.copy_(x)\nreturn me.eps + me.eps'),
+    'tensor as eps': ('self.b = torch.zeros(8)\nself.n = nn.LayerNorm(8, eps=self.b)', '', 'self.b.copy_(x)\nreturn self.n.eps + self.n.eps'),
+    'tensor as eps 2': ('self.b = torch.zeros(8)\nself.n = nn.LayerNorm(8, self.b)', '', 'self.b.copy_(x)\nreturn self.n.eps + self.n.eps'),
+    'namedtuple field eps': ('', 'import collections\nH = collections.namedtuple("H", "eps")', 'h = H(x)\nreturn h.eps + h.eps'),
+    'namedtuple field view': ('', 'import collections\nH = collections.namedtuple("H", ["view"])\nh = H(torch.relu)', 'return h.view(x)'),
+    'namedtuple field computed': ('', 'import collections\nH = collections.namedtuple("H", "vi" + "ew")\nh = H(torch.relu)', 'return h.view(x)'),
+    'typing.NamedTuple call': ('', 'import typing\nH = typing.NamedTuple("H", [("view", object)])\nh = H(torch.relu)', 'return h.view(x)'),
+    'class body calls a method': ('', '', 'class H:\n    def relu(self, v):\n        return v\n    def go(self, v):\n        return self.relu(v)\n    y = go(torch, x)\nreturn H.y'),
+    'class body calls a method 2': ('', '', 'class H:\n    def go(self):\n        return self * 2\n    y = go(x)\nreturn H.y'),
+    'class body hands a method': ('', '', 'class H:\n    def go(self):\n        return self * 2\n    y = list(map(go, [x]))\nreturn H.y[0]'),
+    'forward of an inner class': ('self.i = Inner()', 'class Inner(nn.Module):\n    forward = torch.relu\n', 'return self.i(x)'),
+    'forward imported': ('self.i = Inner()', 'class Inner(nn.Module):\n    from torch import relu as forward\n', 'return self.i(x)'),
+    'forward a property': ('self.i = Inner()', 'D = {"a": torch.relu}\nclass Inner(nn.Module):\n    @property\n    def forward(self):\n        return D["a"]\n', 'return self.i(x)'),
+    'super init': ('', 'class B:\n    def __init__(self, v):\n        self.y = v + v\nclass H(B):\n    def __init__(self, v):\n        super().__init__(v)\n', 'return H(x).y'),
+    'getattr a parameter': ('', 'def f(a, b):\n    return a + a\n', 'return (lambda getattr: getattr(x, "relu"))(f)'),
+    'staticmethod by import': ('', 'from functools import lru_cache as staticmethod', 'return self.go(x)', '@staticmethod\ndef go(self, v=1):\n    return v + v'),
+    'graph capture under another name': ('self.b = torch.zeros(4)\nself.g = torch.cuda.CUDAGraph()\nbegin = self.g.capture_begin\nbegin()\nself.y = torch.relu(self.b)\nself.g.capture_end()', '', 'self.b.copy_(x)\nself.g.replay()\nreturn self.y'),
+    'graph capture under an attribute': ('self.b = torch.zeros(4)\nself.g = torch.cuda.CUDAGraph()\nself.begin = self.g.capture_begin\nself.begin()\nself.y = torch.relu(self.b)\nself.g.capture_end()', '', 'self.b.copy_(x)\nself.g.replay()\nreturn self.y'),
+    'graph in a container': ('self.b = torch.zeros(4)\nself.g = torch.cuda.CUDAGraph()\nc = [torch.cuda.graph, 1][0]\nwith c(self.g):\n    self.y = torch.relu(self.b)', '', 'self.b.copy_(x)\nself.g.replay()\nreturn self.y'),
+    'in is eq and any': ('', '', 'return out if 0.0 in x else x'),
+    'setdefault name': ('self.k = {}\nself.k.setdefault("a", torch.relu)', '', 'return self.k["a"](x)'),
+    'type of instance': ('self.d = type(nn.Sequential())([("view", nn.ReLU())])', '', 'return self.d.view(x)'),
+    'nonlocal': ('', '', 'y = 1\ndef put():\n    nonlocal y\n    y = x\nput()\nreturn y + y'),
+    'nonlocal nested': ('', '', 'y = 1\ndef a():\n    def put():\n        nonlocal y\n        y = x\n    put()\na()\nreturn y + y'),
+    'apply with work': ('self.apply(self.go)', '', 'return self.go(x)', 'def go(self, m):\n    return torch.relu(m)'),
+    'super relu': ('', 'class B(nn.Module):\n    def pick(self, v):\n        return torch.relu(v)\n', 'return super().pick(x)', '', 'B'),
+    'super plus': ('', 'class B(nn.Module):\n    def pick(self, v):\n        return v + v\n', 'return super().pick(x)', '', 'B'),
+    'except None': ('', 'try:\n    import cuda_extension as c\nexcept ImportError:\n    c = torch', 'return c.relu(x)'),
+    'ModuleDict alias': ('self.d = N.ModuleDict({"view": nn.ReLU()})', 'N = nn if torch else torch', 'return self.d.view(x)'),
+    'lambda defaults': ('', 'f = lambda v, w=[]: w', 'f(1).append(x)\nreturn f(1)[0] + f(1)[0]'),
+    'class attr list': ('', 'class H:\n    parts = []\n', 'H.parts.append(x)\nreturn H().parts[0] + H.parts[0]'),
+    'print': ('', '', 'print(x.relu())\nreturn out'),
+    'deque': ('', 'import collections', 'd = collections.deque()\ne = d\ne.append(x)\nreturn d[0] + d[0]'),
+    'for share': ('', '', 'l = []\nfor a in [l]:\n    for b in [a]:\n        b.append(x)\nreturn l[0] + l[0]'),
+    'dict values share': ('', '', 'l = []\nd = {"a": l}\nd.get("a").append(x)\nreturn l[0] + l[0]'),
+    'items share': ('', '', 'd = {"a": []}\nfor k, v in d.items():\n    v.append(x)\nreturn d["a"][0] + d["a"][0]'),
+    'closure default share': ('', 'def f(a):\n    return lambda: a\n', 'l = []\ng = f(l)\ng().append(x)\nreturn l[0] + l[0]'),
+    'instance holds list': ('', 'class H:\n    def __init__(self, l):\n        self.l = l\n', 'l = []\nh = H(l)\nh.l.append(x)\nreturn l[0] + l[0]'),
+    'kept instance': ('', 'class H:\n    def __init__(self, l):\n        self.l = l\n    def put(self, v):\n        self.l.append(v)\n', 'l = []\nH(l).put(x)\nreturn l[0] + l[0]'),
+    'vararg share': ('', 'def f(*a):\n    for l in a:\n        l.append(a[0])\n', 'l = []\nf(x, l)\nreturn l[0] + l[0]'),
+    'vararg share 2': ('', 'def f(v, *a):\n    a[0].append(v)\n', 'l = []\nf(x, l)\nreturn l[0] + l[0]'),
+    'kwarg share 2': ('', 'def f(v, **a):\n    a["l"].append(v)\n', 'l = []\nf(x, l=l)\nreturn l[0] + l[0]'),
+    'return share': ('', 'def f(l):\n    return l\n', 'l = []\nf(l).append(x)\nreturn l[0] + l[0]'),
+    'dataclass share': ('', 'import dataclasses\n@dataclasses.dataclass\nclass H:\n    l: list\n', 'l = []\nh = H(l)\nh.l.append(x)\nreturn l[0] + l[0]'),
+    'namedtuple share': ('', 'import collections\nH = collections.namedtuple("H", "l")', 'l = []\nh = H(l)\nh.l.append(x)\nreturn l[0] + l[0]'),
+    'nested share': ('', '', 'l = []\nm = [l]\nm[0].append(x)\nreturn l[0] + l[0]'),
+    'nested share other way': ('', '', 'm = [[]]\nl = m[0]\nl.append(x)\nreturn m[0][0] + m[0][0]'),
+    'nested share third': ('', '', 'l = []\nm = []\nm.append(l)\nl.append(x)\nreturn m[0][0] + m[0][0]'),
+    'nested share fourth': ('', '', 'l = []\nm = [l]\nl.append(x)\nreturn m[0][0] + m[0][0]'),
+    'nested share fifth': ('', '', 'l = []\nm = []\nm.append(l)\nm[0].append(x)\nreturn l[0] + l[0]'),
+    'sub share sixth': ('', '', 'l = []\nm = {}\nm["a"] = l\nm["a"].append(x)\nreturn l[0] + l[0]'),
+    'attr share seventh': ('', '', 'l = []\nself.m = {}\nself.m["a"] = l\nself.m["a"].append(x)\nreturn l[0] + l[0]'),
+    'class-attr share eighth': ('', 'class H:\n    pass\n', 'l = []\nh = H()\nh.q = l\nh.q.append(x)\nreturn l[0] + l[0]'),
+    'setattr via other': ('', 'class H:\n    q = 1\n', 'h = [H()][0]\nh.q = x\nreturn H.q + h.q'),
+    'two names of one list': ('', '', 'a = b = []\na.append(x)\nreturn b[0] + b[0]'),
+    'two names of one dict of kernels': ('', 'K = L = {"a": cuda_extension.k}\nL["a"] = torch.relu', 'return K["a"](x)'),
+    'a walrus names the dict too': ('', 'K = (L := {"a": cuda_extension.k})\nL["a"] = torch.relu', 'return K["a"](x)'),
+    'a class body names the dict too': ('', '', 'return self.K["a"](x)', 'K = {"a": cuda_extension.k}\nL = K\nL["a"] = torch.relu'),
+    'method of METHODS by other name of self': ('self.reset()', '', 'return [self][0].reset(x)', 'def reset(self, v=None):\n    return None if v is None else torch.relu(v)'),
+    'param of method by other name of self': ('', '', 'return [self][0].view(x)', 'def view(self, v):\n    return v + v'),
+    'class of METHODS name by other name of self': ('', '', 'return [self][0].view(x).y', 'class view:\n    def __init__(self, v):\n        self.y = torch.relu(v)'),
+    'init of class or function': ('', 'class H:\n    def __init__(self, v):\n        self.y = v + v\ndef f(v):\n    return None\n', 'h = (H if x.numel() else f)(x)\nreturn h.y'),
+    'init of mapped class': ('', 'class H:\n    def __init__(self, v):\n        self.y = v + v\n', 'return list(map(H, [x]))[0].y'),
+    'inherited init': ('', 'class B:\n    def __init__(self, v):\n        self.y = v + v\nclass H(B):\n    pass\n', 'return H(x).y'),
+    'dataclass default': ('', 'import dataclasses\n@dataclasses.dataclass\nclass H:\n    y: int = 0\n', 'h = H(x)\nreturn h.y + h.y'),
+    'dataclass replace': ('', 'import dataclasses\n@dataclasses.dataclass\nclass H:\n    y: int = 0\n', 'h = dataclasses.replace(H(), y=x)\nreturn h.y + h.y'),
+    'NamedTuple default': ('', 'import typing\nclass H(typing.NamedTuple):\n    y: int = 0\n', 'h = H(x)\nreturn h.y + h.y'),
+    'dataclass mapped': ('', 'import dataclasses\n@dataclasses.dataclass\nclass H:\n    y: int = 0\n', 'h = list(map(H, [x]))[0]\nreturn h.y + h.y'),
+    'dataclass inherited': ('', 'import dataclasses\n@dataclasses.dataclass\nclass H:\n    y: int = 0\n@dataclasses.dataclass\nclass J(H):\n    pass\n', 'h = J(x)\nreturn h.y + h.y'),
+    'field factory': ('', 'import dataclasses\nKEEP = []\n@dataclasses.dataclass\nclass H:\n    y: int = dataclasses.field(default_factory=lambda: KEEP[0])\n', 'KEEP.append(x)\nh = H()\nreturn h.y + h.y'),
+    'accumulate func keyword': ('', 'import itertools', 'y = list(itertools.accumulate([1, 2], func=lambda a, b: x))[1]\nreturn y + y'),
+    'stored by a lambda in reduce': ('', 'import functools', 'parts = []\nfunctools.reduce(lambda acc, v: acc.append(v) or acc, (x,), parts)\nreturn parts[0] + parts[0]'),
+    'stored by a lambda in map': ('', '', 'parts = []\nlist(map(lambda l, v: l.append(v), [parts], [x]))\nreturn parts[0] + parts[0]'),
+    'sidecar setting': ('', 'import side', 'side.eps.copy_(x)\nreturn side.eps + side.eps', '', 'nn.Module', {'side.py': 'import torch\neps = torch.zeros(8)\n'}),
+    'sidecar list': ('', 'import side', 'side.parts.append(x)\nreturn side.total()', '', 'nn.Module', {'side.py': 'parts = []\ndef total():\n    return parts[0] + parts[0]\n'}),
+    'sidecar list from': ('', 'from side import parts, total', 'parts.append(x)\nreturn total()', '', 'nn.Module', {'side.py': 'parts = []\ndef total():\n    return parts[0] + parts[0]\n'}),
+    'sidecar kernels': ('', 'import side\nside.K["a"] = torch.relu', 'return side.run(x)', '', 'nn.Module', {'side.py': 'import cuda_extension\nK = {"a": cuda_extension.k}\ndef run(v):\n    return K["a"](v)\n'}),
+    'sidecar kernels from': ('', 'from side import K, run\nK["a"] = torch.relu', 'return run(x)', '', 'nn.Module', {'side.py': 'import cuda_extension\nK = {"a": cuda_extension.k}\ndef run(v):\n    return K["a"](v)\n'}),
+    'sidecar of a sidecar': ('', 'from side.sub import B', 'B.copy_(x)\nreturn B + B', '', 'nn.Module', {'side.py': 'x = 1\n', 'side/__init__.py': 'x = 1\n', 'side/sub.py': 'import torch\nB = torch.zeros(8)\n'}),
+    'tuple pair share': ('', '', 'a, b = [[]] * 2\na.append(x)\nreturn b[0] + b[0]'),
+    'partial share': ('', 'import functools\ndef f(l, v):\n    l.append(v)\n', 'l = []\ng = functools.partial(f, l)\ng(x)\nreturn l[0] + l[0]'),
+    'indexed by a tuple with a list': ('', '', 't = ([1, 0],)\nreturn x[t]'),
+    'indexed by a chosen list': ('', '', 't = [1, 0] if x.numel() else 0\nreturn x[t]'),
+    'indexed by a list of a list': ('', '', 't = [[1, 0]]\nreturn x[t[0]]'),
+    'indexed by a list of a function': ('', 'def f():\n    return [1, 0]\n', 'return x[f()]'),
+    'indexed by a list handed in': ('', 'def f(v, i):\n    return v[i]\n', 'return f(x, [1, 0])'),
+    'indexed by an element': ('', '', 'for i in [[1, 0]]:\n    y = x[i]\nreturn y'),
 }  # fmt: skip
 """Library work beside a kernel of one's own: lines of __init__, before the class, of forward, methods, base."""
 
@@ -354,6 +460,32 @@ HONEST = {
     'device props': ('', '', 'p = torch.cuda.get_device_properties(x.device)\ncuda_extension.k(x, out, p.multi_processor_count * 2)\nreturn out'),
     'numel gen': ('', '', 'n = sum(t.numel() for t in (x, out))\ncuda_extension.k(x, out, n + 1)\nreturn out'),
     'shape names': ('', '', "B, C = x.shape[0], x.shape[1]\nhead = {'a': B}\nn = head['a'] * C\ncuda_extension.k(x, out, n)\nreturn out"),
+    'sidecar function': ('', 'from launch import prepare\nimport launch', 'return launch.up(prepare(out))', '', 'nn.Module', {'launch.py': 'def prepare(out):\n    return out.view(-1)\ndef up(v):\n    return v.view(-1)\n'}),
+    'sidecar class': ('self.o = Op(4)', 'from launch import Op', 'self.o(x, out)\nreturn out', '', 'nn.Module', {'launch.py': 'import cuda_extension\nfrom torch import nn\nclass Op(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n        self.n = n\n    def forward(self, v, y):\n        cuda_extension.k(v, y, self.n * 2)\n'}),
+    'config': ('self.c = Config(block=64)', 'import dataclasses\n@dataclasses.dataclass\nclass Config:\n    block: int = 256\n    warps: int = 4\n', 'cuda_extension.k(x, out, self.c.block * self.c.warps)\nreturn out'),
+    'namedtuple numbers': ('', 'from collections import namedtuple\nShape = namedtuple("Shape", ["rows", "cols"])', 's = Shape(x.shape[0], x.shape[1])\ncuda_extension.k(x, out, s.rows * s.cols)\nreturn out'),
+    'index loop list': ('', '', 'for i in [0, 1]:\n    cuda_extension.k(x[i], out[i], 1)\nreturn out'),
+    'index param': ('', 'def pick(v, i):\n    return v[i]\n', 'return pick(x, 1)'),
+    'register': ('self.register_buffer("scale", torch.ones(4))\nself.register_parameter("bias", None)', '', 'cuda_extension.k(x, out, self.scale)\nreturn out'),
+    'in': ('self.cache = {}', '', 'if x.shape not in self.cache:\n    self.cache[x.shape] = torch.empty_like(x)\nif x.dtype in (torch.float16, torch.bfloat16):\n    raise ValueError("half")\nreturn out'),
+    'init test run': ('self.c = nn.Conv2d(3, 4, 3)\nself.shape = self.c(torch.zeros(1, 3, 8, 8)).shape', '', 'return out'),
+    'init layers': ('self.l = nn.Sequential(nn.Linear(2, 2), nn.ReLU())\nself.e = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), 1)\nself.m = nn.ModuleList([nn.Linear(n, n) for _ in range(2)] if (n := 4) else [])', '', 'return out'),
+    'inherited init': ('self.o = Op(4)', 'class Base(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n        self.n = n * 2\nclass Op(Base):\n    def __init__(self, n):\n        super().__init__(n)\n    def forward(self, v, y):\n        cuda_extension.k(v, y, self.n + 1)\n', 'self.o(x, out)\nreturn out'),
+    'enumerate': ('', '', 'for i, s in enumerate(x.shape):\n    cuda_extension.k(x, out, i * s)\nreturn out'),
+    'count': ('', 'import itertools', 'c = itertools.count()\ncuda_extension.k(x, out, next(c) + 1)\nreturn out'),
+    'get own and dict': ('self.c = {}', '', 'y = self.get(2)\nz = self.c.get(x.shape)\nreturn out', 'def get(self, n):\n    return n * 2'),
+    'parameter list': ('self.ps = nn.ParameterList([nn.Parameter(torch.ones(2)) for _ in range(2)])', '', 'for p in self.ps:\n    cuda_extension.k(p, out, 1)\nreturn out'),
+    'chained numbers': ('', '', 'a = b = 0\na += 1\nb += 2\ncuda_extension.k(x, out, a * b)\nreturn out'),
+    'sidecar package': ('', 'from ops.launch import prepare', 'return prepare(out, 4)', '', 'nn.Module', {'ops/launch.py': 'def prepare(out, n):\n    n = n * 2\n    return out.view(-1)\n', 'ops/__init__.py': ''}),
+    'sidecar constant': ('', 'import launch', 'cuda_extension.k(x, out, launch.BLOCK * 2)\nreturn out', '', 'nn.Module', {'launch.py': 'BLOCK = 128\n'}),
+    'shape fields': ('', 'from typing import NamedTuple\nclass Shape(NamedTuple):\n    rows: int\n    cols: int = 1\n', 's = Shape(x.shape[0], x.shape[1])\ncuda_extension.k(x, out, s.rows * s.cols)\nreturn out'),
+    'super method': ('', 'class B(nn.Module):\n    def blocks(self, n):\n        return n // 2\n', 'cuda_extension.k(x, out, super().blocks(x.numel()) + 1)\nreturn out', 'def blocks(self, n):\n    return super().blocks(n) * 2', 'B'),
+    'super train': ('', '', 'return out', 'def train(self, mode=True):\n    super().train(mode)\n    return self'),
+    'apply': ('self.lin = nn.Linear(2, 2)\nself.apply(self._init)', '', 'return out', 'def _init(self, m):\n    if isinstance(m, nn.Linear):\n        nn.init.zeros_(m.bias)'),
+    'apply static': ('self.lin = nn.Linear(2, 2)\nself.apply(_init)', 'def _init(m):\n    if isinstance(m, nn.Linear):\n        nn.init.xavier_uniform_(m.weight)\n', 'return out'),
+    'nonlocal': ('', '', 'n = 0\ndef more():\n    nonlocal n\n    n += 1\n    return n\nmore()\ncuda_extension.k(x, out, n * 2)\nreturn out'),
+    'triton maybe': ('', 'try:\n    import triton\n    import triton.language as tl\nexcept ImportError:\n    triton = None\n    tl = None\n', 'return out'),
+    'index numbers': ('', '', 'ys = []\nfor i in range(x.shape[0]):\n    ys.append(x[i])\nsizes = list(x.shape)\nj = sizes[0] // 2\nreturn x[j:, 0], x[..., None], x[[1, 2][0]] , x[(0, 1)]'),
 }  # fmt: skip
 """What a candidate may write."""
 
@@ -487,6 +619,8 @@ IMPORTS = {
     "a line that goes on": ('extern "C" int fo\\\nrk();\n', "fo\\\nrk();", "process"),
     "BLAS by pasting": ('#define JOIN(a, b) a##b\nextern "C" void JOIN(cbl, as_sscal)(int, float, float*, int);\n', "JOIN(cbl, as_sscal)(1, 2, out, 1);", "library_call"),
     "an operator of torch": ("namespace a##t { struct Tensor; Tensor& relu_(Tensor&); }\n".replace("##", ""), "at::relu_(*(at::Tensor*)out);", "library_call"),
+    "a function of one's own that is not compiled": ("#if 0\nstatic int open(const char* a, int b) { return 0; }\n#endif\n#include <fcntl.h>\n", 'open("/etc/passwd", 0);', "files"),
+    "a stream of files": ("#include <fstream>\n", 'std::ifstream f("/etc/passwd"); f.get();', "files"),
     "an address": ('extern "C" int system(const char*);\nint (*keep)(const char*) = system;\n', "keep(0);", "process"),
 }  # fmt: skip
 
@@ -529,3 +663,23 @@ def test_what_is_no_library_is_a_compile_error():
         with pytest.raises(Failed) as caught:
             build.check_imports(data)
         assert caught.value.status is Status.COMPILE_ERROR
+
+
+def test_a_static_function_may_have_a_name_of_the_systems_where_symbols_are_read():
+    source = "static void open(const float* x, float* y) { y[0] = x[0]; }\n" + KERNEL.replace("{}", "{ open(x, out); }")
+    check_candidate(candidate(GOOD, source), policy="libraries_allowed")
+    refused = {
+        "fork": source.replace("open", "fork").replace("static", ""),
+        "raise": source.replace("open", "raise"),
+    }
+    for text, backend in ((source, "cuda"), (refused["fork"], "cpp"), (refused["raise"], "cpp")):
+        with pytest.raises(Failed):
+            check_candidate(candidate(GOOD, text), policy="libraries_allowed", backend=backend)
+
+
+@pytest.mark.parametrize("name", ["kernels/code.json", "kernels/code.py", "kernels/code.txt"])
+def test_all_that_a_kernel_can_include_is_read(name):
+    whole = candidate(GOOD)
+    with pytest.raises(Failed) as caught:
+        check_candidate(Candidate(format=whole.format, files=whole.files | {name: "#define FIND dlopen\n"}), policy="libraries_allowed")
+    assert caught.value.rule == "loader"

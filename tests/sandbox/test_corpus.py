@@ -18,8 +18,7 @@ from sandbox.pool import Pool
 HERE = pathlib.Path(__file__).parent / "corpus"
 LIMITS = Limits(call_s=2.0, build_s=120.0, total_s=60.0, memory_bytes=6 << 30, calls=24)
 REFUSED: dict[str, str] = {
-    "cpp_bound_mish": "rejected/library_call: a full binding needs torch/types.h, and build.py takes only extern \"C\" functions",
-    "cpp_erosion": "rejected/files: the static check takes a kernel named `open` for the system call",
+    "cpp_bound_mish": 'rejected/library_call: a full binding needs torch/types.h, and build.py takes only extern "C" functions',
 }
 """Honest kernels that the judge still refuses, with the reason."""
 

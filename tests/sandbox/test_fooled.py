@@ -283,28 +283,18 @@ def test_words_are_no_offence(words):
         check_candidate(Candidate(format="cuda_extension", files=files), policy=policy)
 
 
-OFFENCES = {
-    "an import that may fail": (
-        "try:\n    import triton\nexcept ImportError:\n    triton = None\n",
-        "pass",
-        "a name bound by import is assigned to",
-    ),
-    "a function of a sidecar module": ("from launch import prepare\n", "prepare(out)", "only functions of the same file may be called"),
-    "a joined side stream": (
-        "",
-        "SIDE.wait_stream(torch.cuda.current_stream())",
-        "methods of streams are not on the list, their classes are",
-    ),
-    "a replayed graph": ("", "GRAPH.replay()", "methods of graphs are not on the list, their classes are"),
+NO_OFFENCES = {
+    "an import that may fail": ("try:\n    import triton\nexcept ImportError:\n    triton = None\n", "pass"),
+    "a function of a sidecar module": ("from launch import prepare\n", "prepare(out)"),
+    "a joined side stream": ("", "SIDE.wait_stream(torch.cuda.current_stream())"),
+    "a replayed graph": ("", "GRAPH.replay()"),
 }
-"""Honest code that the static check still refuses: head, body, and why."""
+"""Honest code: head, body."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.xfail(strict=True, raises=Failed, reason=o[2])) for n, o in OFFENCES.items()]
-)
-def test_honest_code_that_is_still_refused(name):
-    head, body, _ = OFFENCES[name]
+@pytest.mark.parametrize("name", NO_OFFENCES)
+def test_honest_code_is_not_refused(name):
+    head, body = NO_OFFENCES[name]
     made = "SIDE, GRAPH = torch.cuda.Stream(), torch.cuda.CUDAGraph()"
     files = {
         "model_new.py": head + HONEST.format(head="", body=body).replace("\n\nclass", f"\n{made}\n\nclass"),
