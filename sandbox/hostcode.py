@@ -849,7 +849,10 @@ class Program:
         function = parameter.function
         name, method = getattr(function, "name", ""), _method(function)
         if method and not _static(function) and parameter is [*function.args.posonlyargs, *function.args.args][0]:
-            return True
+            tuples = any(self.value(b) == Value("lib", "typing.NamedTuple") for c in self.ancestors(method) for b in c.bases)
+            return not tuples or all(self._made_plainly(c) for c in self.classes if method in self.ancestors(c))
+        if method and name == "__post_init__":
+            return False
         if method and name == "__init__" and method.name == "ModelNew":
             return True
         if (method and name in MODULE_METHODS) or not self.followed(function):
@@ -919,7 +922,8 @@ class Program:
         if not isinstance(func, ast.Attribute) or value.kind == "lib":
             return [(f, 0) for f in found]
         if self.own_object(func.value):
-            return [(f, int(not _static(f))) for f in found]
+            # A function kept on an object is bound where its class keeps it, and not where the instance does
+            return [(f, int(not _static(f))) for f in found] + [(f, 0) for f in found if _method(f) is None]
         # What the object is, is not known: it may be one of the candidate's own
         found += [b.node for b in self.attributes.get(func.attr, ()) if b.how in ("def", "class") and b.node not in found]
         base = self.value(func.value)
@@ -1253,6 +1257,8 @@ class Rules:
         for module in [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or "."]:
             if relative or (module not in IMPORTS and module not in local):
                 raise reject("import", f"{where}: import of {module}, wanted only names out of {', '.join(sorted(IMPORTS))}")
+            if module in local and node.scope.kind != "module":
+                raise reject("import", f"{where}: import of {module} inside a function or class: its body would run late")
         for alias in node.names:
             full = alias.name if isinstance(node, ast.Import) else f"{node.module}.{alias.name}"
             self._full(full, where)
@@ -1482,6 +1488,12 @@ class Rules:
             return
         if func.attr in p.attributes and not (own and building):
             safe = not own and (p.value_of(func.attr).kind in ("function", "kernel") or ("attribute", func.attr) not in p.mixed)
+            given = [*node.args, *(k.value for k in node.keywords)]
+            if not own and not all(map(p.plain, given)):
+                raise reject(
+                    "torch_op",
+                    f"{where}: .{func.attr}() of what is not known, which may be the candidate's own, is given what may be a tensor",
+                )
             if not safe:
                 raise reject("torch_op", f"{where}: a call of {ast.unparse(func)[:60]}, which is not always a method or an own kernel")
         if building:
@@ -1561,7 +1573,7 @@ _SETTABLE = {"weight", "bias", "data", "requires_grad"}
 _CAPTURES = {"capture_begin", "begin_capture", "make_graphed_callables"}
 _PLUMBING = {
     "functools.reduce", "functools.partial", "functools.lru_cache", "functools.cache", "collections.namedtuple", "collections.OrderedDict",
-    "collections.defaultdict", "collections.deque", "dataclasses.dataclass", "dataclasses.field", "dataclasses.replace", "dataclasses.astuple",
+    "collections.defaultdict", "collections.deque", "dataclasses.dataclass", "dataclasses.field", "dataclasses.replace",
     "itertools.chain.from_iterable", *(f"itertools.{name}" for name in ITERTOOLS),
 }  # fmt: skip
 TRUSTED = METHODS | FACTS | SETTINGS | MAKES_NUMBER
