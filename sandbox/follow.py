@@ -15,27 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from data.records import Status
-from sandbox.allowed import (
-    ARITHMETIC,
-    CALLERS,
-    CARRIERS,
-    CUDA_FACTS,
-    CUPY,
-    CUPY_ARRAYS,
-    ERRORS,
-    FACTS,
-    KEYWORD_CALLERS,
-    LIBRARIES,
-    LOADERS,
-    MAKES_NUMBER,
-    MODULE_METHODS,
-    MUTATORS,
-    PLAIN,
-    PURE,
-    PURE_CALLS,
-    REGISTERS,
-    SETTINGS,
-)
+from sandbox import allowed
 from sandbox.backends import Failed
 
 
@@ -440,9 +420,9 @@ class Program:
         if called.kind == "none":
             return NONE
         if called.kind == "lib":
-            if called.data in LOADERS:
+            if called.data in allowed.LOADERS:
                 plain_module = not any(k.arg in (None, "is_python_module", "is_standalone") for k in node.keywords)
-                return Value(LOADERS[called.data]) if plain_module else UNKNOWN
+                return Value(allowed.LOADERS[called.data]) if plain_module else UNKNOWN
             if called.data == "collections.namedtuple":
                 return Value("class", frozenset())
             inner = self.value(node.args[0]) if called.data == "functools.partial" and node.args else UNKNOWN
@@ -482,7 +462,7 @@ class Program:
         for node in self.nodes:
             if isinstance(node, ast.Subscript) and hasattr(node, "stored"):
                 self._store(node.value, node.stored.node if node.stored.how == "value" else None, False)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in allowed.MUTATORS:
                 for argument in [*node.args, *(k.value for k in node.keywords)]:
                     self._store(node.func.value, argument, node.func.attr in ("extend", "update"))
         loads = [n for n in self.nodes if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load) and self._key(n)]
@@ -595,7 +575,7 @@ class Program:
             value, key = self.value(node), self._key(node)
             if value.kind == "lib":
                 return _plain_library(value.data)
-            return node.id in PURE | CARRIERS | ERRORS if key is None else key not in self.mixed
+            return node.id in allowed.PURE | allowed.CARRIERS | allowed.ERRORS if key is None else key not in self.mixed
         if isinstance(node, ast.Attribute):
             return self._plain_attribute(node)
         if isinstance(node, ast.Subscript | ast.Starred | ast.NamedExpr):
@@ -622,9 +602,9 @@ class Program:
             return key not in self.mixed
         if node.attr in self.attributes:
             return ("attribute", node.attr) not in self.mixed
-        if node.attr in FACTS and not (self.own_object(node.value) and node.attr != "training"):
+        if node.attr in allowed.FACTS and not (self.own_object(node.value) and node.attr != "training"):
             return True
-        if node.attr in SETTINGS and not self.own_object(node.value):
+        if node.attr in allowed.SETTINGS and not self.own_object(node.value):
             return True
         return self.plain(node.value) and not self.own_object(node.value)
 
@@ -634,24 +614,29 @@ class Program:
             if called.kind == "class":
                 return all(map(self.plain, arguments))
             return self._plain_handed(called)
-        if called.data in CALLERS and len(node.args) > CALLERS[called.data]:
-            handed = node.args[CALLERS[called.data]]
+        if called.data in allowed.CALLERS and len(node.args) > allowed.CALLERS[called.data]:
+            handed = node.args[allowed.CALLERS[called.data]]
             return self._plain_handed(self.value(handed)) and all(self.plain(a) for a in arguments if a is not handed)
         if called.kind == "builtin":
-            return called.data in PURE or (called.data in CARRIERS | ARITHMETIC | ERRORS and all(map(self.plain, arguments)))
+            return called.data in allowed.PURE or (
+                called.data in allowed.CARRIERS | allowed.ARITHMETIC | allowed.ERRORS and all(map(self.plain, arguments))
+            )
         if called.kind == "lib":
             root, _, rest = called.data.partition(".")
             if root == "torch":
                 return (
                     rest in ("finfo", "iinfo", "device", "Size", "get_num_threads", "is_tensor", "is_floating_point")
-                    or rest.removeprefix("cuda.") in CUDA_FACTS
+                    or rest.removeprefix("cuda.") in allowed.CUDA_FACTS
                 )
             handed = [v for v in map(self.value, arguments) if v.kind == "function"]
             return (
-                root in LIBRARIES and rest not in CUPY_ARRAYS and all(map(self.plain, arguments)) and all(map(self._plain_handed, handed))
+                root in allowed.LIBRARIES
+                and rest not in allowed.CUPY_ARRAYS
+                and all(map(self.plain, arguments))
+                and all(map(self._plain_handed, handed))
             )
         if isinstance(node.func, ast.Attribute) and called.kind != "kernel":
-            if node.func.attr in MAKES_NUMBER and self.number_of(node.func.attr):
+            if node.func.attr in allowed.MAKES_NUMBER and self.number_of(node.func.attr):
                 return True
             return (
                 node.func.attr not in self.attributes
@@ -690,7 +675,7 @@ class Program:
         if isinstance(node, ast.Name | ast.Attribute):
             key = self._key(node)
             if key is None:
-                return isinstance(node, ast.Attribute) and node.attr in SETTINGS
+                return isinstance(node, ast.Attribute) and node.attr in allowed.SETTINGS
             return any(self._lists_bound(b, inside, any_of) for b in self.variables[key])
         return not isinstance(node, ast.Call) or self._lists_result(node, inside, any_of)
 
@@ -715,7 +700,7 @@ class Program:
         if called.kind == "function":
             return any_of([r for f in functions for r in _returned(f)])
         if called.kind == "builtin" or root in ("itertools", "functools", "collections"):
-            if called.data in PURE or called.data in ("sum", "abs", "pow", "round", "divmod", "functools.reduce"):
+            if called.data in allowed.PURE or called.data in ("sum", "abs", "pow", "round", "divmod", "functools.reduce"):
                 return name == "range" and not inside
             mine = any_of([r for f in functions for r in _returned(f)], False)
             return (not inside and name not in ("tuple", "next", "min", "max")) or mine or any_of(arguments, True) or name == "repeat"
@@ -725,7 +710,7 @@ class Program:
             name = node.func.attr
             if name in ("get", "pop", "items", "values", "keys", "setdefault"):
                 return any_of([node.func.value, *arguments], True)
-            return name not in MAKES_NUMBER or name == "tolist"
+            return name not in allowed.MAKES_NUMBER or name == "tolist"
         return True
 
     def _plain_handed(self, called: Value) -> bool:
@@ -760,7 +745,7 @@ class Program:
             return False
         if method and name == "__init__" and method.name == "ModelNew":
             return True
-        if (method and name in MODULE_METHODS) or not self.followed(function):
+        if (method and name in allowed.MODULE_METHODS) or not self.followed(function):
             return False
         a = function.args
         positional = [*a.posonlyargs, *a.args]
@@ -859,7 +844,7 @@ class Program:
                 name = self.value(call.func).data
                 if (
                     not isinstance(call, ast.Call)
-                    or name not in CALLERS | KEYWORD_CALLERS
+                    or name not in allowed.CALLERS | allowed.KEYWORD_CALLERS
                     or name == "functools.partial"
                     or not all(map(self.plain, others))
                     or (name in ("functools.reduce", "itertools.accumulate") and ("result", id(function)) in self.mixed)
@@ -883,9 +868,9 @@ def functions_of(value: Value) -> list[Function]:
 def _plain_library(full: str) -> bool:
     root, _, rest = full.partition(".")
     return (
-        (root == "torch" and rest in PLAIN)
+        (root == "torch" and rest in allowed.PLAIN)
         or full in ("math.pi", "math.e", "math.inf", "math.nan", "math.tau")
-        or (root == "cupy" and rest in CUPY - CUPY_ARRAYS)
+        or (root == "cupy" and rest in allowed.CUPY - allowed.CUPY_ARRAYS)
     )
 
 
@@ -902,7 +887,7 @@ def _enclosing(scope: Scope) -> Scope:
 
 def registered(call: ast.Call) -> str | None:
     """The constant name under which a call registers a buffer or parameter."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in REGISTERS:
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in allowed.REGISTERS:
         return None
     name = next((k.value for k in call.keywords if k.arg == "name"), call.args[0] if call.args else None)
     return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
@@ -933,7 +918,9 @@ def _pure(function: Function) -> bool:
     if isinstance(function, ast.FunctionDef) and not all(isinstance(s, ast.Return) for s in function.body):
         return False
     inside = list(_own_nodes(function))
-    methods = [n for n in inside if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and spelled_out(n.func) not in PURE_CALLS]
+    methods = [
+        n for n in inside if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and spelled_out(n.func) not in allowed.PURE_CALLS
+    ]
     return not methods and not any(isinstance(n, ast.NamedExpr) for n in inside)
 
 

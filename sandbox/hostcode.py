@@ -19,45 +19,7 @@ import sys
 from collections.abc import Callable
 
 from data.records import Status
-from sandbox.allowed import (
-    ALLOCATE,
-    ARITHMETIC,
-    BASES,
-    BUILDING,
-    CALLERS,
-    CAPTURES,
-    CARRIERS,
-    CUDA,
-    CUPY,
-    DECORATORS,
-    ERRORS,
-    GRAPHS,
-    HOLD_TENSORS,
-    IMPORTS,
-    INSIDE,
-    KEYWORD_CALLERS,
-    LOADERS,
-    METHODS,
-    MODULE_CHANGES,
-    MODULE_METHODS,
-    MUTATORS,
-    NAMES,
-    OPEN_NAMES,
-    OPERATORS,
-    PLAIN,
-    PLUMBING,
-    PRIVATE,
-    PURE,
-    REACHES_OUT,
-    REGISTERS,
-    RESERVED,
-    ROOTS,
-    SETTABLE,
-    STDLIB,
-    TRITON,
-    TRUSTED,
-    WEIGHT_NORMS,
-)
+from sandbox import allowed
 from sandbox.backends import Failed
 from sandbox.follow import (
     CALLABLE,
@@ -134,7 +96,7 @@ class Rules:
         return (
             free
             and (function.name == "__init__" or not function.name.startswith("__"))
-            and function.name not in MODULE_METHODS
+            and function.name not in allowed.MODULE_METHODS
             and not generator(function)
         )
 
@@ -188,7 +150,9 @@ class Rules:
             for node in by_name.get(name, ()):
                 if isinstance(node, ast.Call):
                     handed = (
-                        node.args[CALLERS[f]] if (f := p.value(node.func).data) in CALLERS and len(node.args) > CALLERS[f] else node.func
+                        node.args[allowed.CALLERS[f]]
+                        if (f := p.value(node.func).data) in allowed.CALLERS and len(node.args) > allowed.CALLERS[f]
+                        else node.func
                     )
                     value = p.value(handed)
                     if value == KERNEL or (value.kind == "function" and KERNEL in value.data):
@@ -206,7 +170,7 @@ class Rules:
 
     def _reserved(self) -> None:
         for scope in self.program.scopes.values():
-            for name in RESERVED & scope.names.keys():
+            for name in allowed.RESERVED & scope.names.keys():
                 if any(b != Binding("import", f"functools.{name}") for b in scope.names[name]):
                     raise reject("patch", f"{scope.file}: {name} is bound to something else")
         for module, scope in self.program.modules.items():
@@ -268,12 +232,12 @@ class Rules:
             raise reject("patch", f"{where}: a store into {ast.unparse(node.value)}")
 
     def _import(self, node: ast.Import | ast.ImportFrom, where: str) -> None:
-        parts = [name.split(".") for name in self.program.modules if name.partition(".")[0] not in ROOTS]
+        parts = [name.split(".") for name in self.program.modules if name.partition(".")[0] not in allowed.ROOTS]
         local = {".".join(p[:n]) for p in parts for n in range(1, len(p) + 1)}
         relative = isinstance(node, ast.ImportFrom) and (node.level or any(a.name == "*" for a in node.names))
         for module in [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or "."]:
-            if relative or (module not in IMPORTS and module not in local):
-                raise reject("import", f"{where}: import of {module}, wanted only names out of {', '.join(sorted(IMPORTS))}")
+            if relative or (module not in allowed.IMPORTS and module not in local):
+                raise reject("import", f"{where}: import of {module}, wanted only names out of {', '.join(sorted(allowed.IMPORTS))}")
             if module in local and node.scope.kind != "module":
                 raise reject("import", f"{where}: import of {module} inside a function or class: its body would run late")
         for alias in node.names:
@@ -283,7 +247,7 @@ class Rules:
     def _name(self, node: ast.Name, where: str) -> None:
         builtin = self.program.resolve(node.id, node.scope) is None
         known = not builtin and all(b.how == "def" for b in self.program.variables[self.program._key(node)])
-        if node.id in NAMES and not known:
+        if node.id in allowed.NAMES and not known:
             raise reject("introspection", f"{where}: {node.id} has no place in a candidate")
         if node.id.startswith("__") and node.id not in ("__name__", "__file__", "__all__"):
             raise reject("introspection", f"{where}: {node.id} has no place in a candidate")
@@ -310,28 +274,28 @@ class Rules:
     def _full(self, full: str, where: str) -> None:
         """The full name of something of a library, wherever it is named."""
         parts = full.split(".")
-        if parts[0] not in ROOTS:
+        if parts[0] not in allowed.ROOTS:
             return
-        if parts[-1] in OPEN_NAMES:
+        if parts[-1] in allowed.OPEN_NAMES:
             raise reject("introspection", f"{where}: {full}, wanted ModuleList, ParameterList or attributes")
-        if parts[0] == "torch" and any(p in INSIDE or p.startswith("_") for p in parts[1:]):
+        if parts[0] == "torch" and any(p in allowed.INSIDE or p.startswith("_") for p in parts[1:]):
             raise reject("torch_op", f"{where}: {full}")
-        if any(p in STDLIB for p in parts[1:]):
+        if any(p in allowed.STDLIB for p in parts[1:]):
             raise reject("introspection", f"{where}: {full}, a module behind a module")
 
     def _attribute(self, node: ast.Attribute, where: str) -> None:
         p, value = self.program, self.program.value(node)
         if node.attr.startswith("__") and node.attr not in ("__init__", "__name__"):
             raise reject("introspection", f"{where}: attribute {node.attr}")
-        if "hook" in node.attr or node.attr in MODULE_CHANGES or node.attr in PRIVATE:
+        if "hook" in node.attr or node.attr in allowed.MODULE_CHANGES or node.attr in allowed.PRIVATE:
             raise reject("torch_op", f"{where}: {ast.unparse(node)[:80]}")
         self._own_module(node, where)
-        if node.attr in OPEN_NAMES:
+        if node.attr in allowed.OPEN_NAMES:
             raise reject("introspection", f"{where}: {node.attr}, wanted ModuleList, ParameterList or attributes")
         called = isinstance(node.up, ast.Call) and node.up.func is node
-        if node.attr in MUTATORS | REGISTERS | CAPTURES and isinstance(node.ctx, ast.Load) and not called:
+        if node.attr in allowed.MUTATORS | allowed.REGISTERS | allowed.CAPTURES and isinstance(node.ctx, ast.Load) and not called:
             raise reject("introspection", f"{where}: method {node.attr} is kept or handed on")
-        if node.attr in REGISTERS and not registered(node.up):
+        if node.attr in allowed.REGISTERS and not registered(node.up):
             raise reject("introspection", f"{where}: {node.attr} under a computed name")
         if value.kind == "lib":
             self._full(value.data, where)
@@ -342,7 +306,11 @@ class Rules:
         if node.attr == "forward":
             raise reject("patch", f"{where}: assignment to forward")
         base = p.value(node.value)
-        fits = p.own_object(node.value) or base.kind in ("kernel", "jit") or (base.kind in ("unknown", "none") and node.attr in SETTABLE)
+        fits = (
+            p.own_object(node.value)
+            or base.kind in ("kernel", "jit")
+            or (base.kind in ("unknown", "none") and node.attr in allowed.SETTABLE)
+        )
         if base.kind == "class" and node.scope.kind != "class":
             fits = bool(base.data) and all(isinstance(c, ast.ClassDef) for c in base.data)
         if not fits:
@@ -362,7 +330,7 @@ class Rules:
         for base in node.bases:
             value = self.program.value(base)
             own = value.kind == "class" and value.data and all(isinstance(c, ast.ClassDef) for c in value.data)
-            if not own and value.data not in BASES:
+            if not own and value.data not in allowed.BASES:
                 raise reject(
                     "torch_op",
                     f"{where}: class {node.name} is derived from {ast.unparse(base)[:60]}, wanted nn.Module, object or an own class",
@@ -384,14 +352,16 @@ class Rules:
             raise reject("introspection", f"{where}: type parameters")
         if node.name.startswith("__") and node.name not in ("__init__", "__post_init__", "__repr__", "__str__"):
             raise reject("introspection", f"{where}: method {node.name}")
-        if node.name in PRIVATE | {"getattr", "hasattr", "super", "ModelNew"} or node.name in MODULE_CHANGES:
+        if node.name in allowed.PRIVATE | {"getattr", "hasattr", "super", "ModelNew"} or node.name in allowed.MODULE_CHANGES:
             raise reject("patch", f"{where}: a function named {node.name}")
         for decorator in node.decorator_list:
             self._decorator(decorator, where)
 
     def _decorator(self, node: ast.AST, where: str) -> None:
-        if _decorates(self.program, node) not in DECORATORS:
-            raise reject("introspection", f"{where}: decorator {ast.unparse(node)[:60]}, wanted only {', '.join(sorted(DECORATORS))}")
+        if _decorates(self.program, node) not in allowed.DECORATORS:
+            raise reject(
+                "introspection", f"{where}: decorator {ast.unparse(node)[:60]}, wanted only {', '.join(sorted(allowed.DECORATORS))}"
+            )
 
     # ---- calls ----
 
@@ -400,12 +370,14 @@ class Rules:
         p, name = self.program, self.program.value(node.func).data
         if not isinstance(name, str):
             return
-        handed = [node.args[CALLERS[name]]] if name in CALLERS and len(node.args) > CALLERS[name] else []
+        handed = [node.args[allowed.CALLERS[name]]] if name in allowed.CALLERS and len(node.args) > allowed.CALLERS[name] else []
         handed += [
-            k.value for k in node.keywords if k.arg == KEYWORD_CALLERS.get(name, "") or (name in CALLERS and k.arg in ("func", "function"))
+            k.value
+            for k in node.keywords
+            if k.arg == allowed.KEYWORD_CALLERS.get(name, "") or (name in allowed.CALLERS and k.arg in ("func", "function"))
         ]
         loose = any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords)
-        if loose and (name in CALLERS or name in KEYWORD_CALLERS):
+        if loose and (name in allowed.CALLERS or name in allowed.KEYWORD_CALLERS):
             raise reject("torch_op", f"{self._where(node)}: {name} with unpacked arguments")
         others = [a for a in (*node.args, *(k.value for k in node.keywords)) if a not in handed]
         if (name == "itertools.count" or (name == "itertools.accumulate" and not handed)) and not all(map(p.plain, others)):
@@ -413,8 +385,8 @@ class Rules:
         for function in handed:
             value = p.value(function)
             own = value.kind in CALLABLE and not (value.data and self.main in value.data)
-            plain = value.kind == "builtin" and value.data in PURE | CARRIERS and value.data not in ("type", "iter")
-            numbers = (value.kind == "builtin" and value.data in ARITHMETIC) or (value.kind == "lib" and _arithmetic(value.data))
+            plain = value.kind == "builtin" and value.data in allowed.PURE | allowed.CARRIERS and value.data not in ("type", "iter")
+            numbers = (value.kind == "builtin" and value.data in allowed.ARITHMETIC) or (value.kind == "lib" and _arithmetic(value.data))
             numbers = (
                 numbers and name not in ("functools.partial", "collections.defaultdict", "dataclasses.field") and all(map(p.plain, others))
             )
@@ -450,10 +422,17 @@ class Rules:
         if name == "super":
             if not (isinstance(node.up, ast.Attribute) and (node.up.attr in ("__init__", "train") or self._inherited(node))):
                 raise reject("torch_op", f"{where}: super() for what no class of the candidate's own defines")
-        elif name in ARITHMETIC:
+        elif name in allowed.ARITHMETIC:
             if not building and not all(map(self.program.plain, arguments)):
                 raise reject("torch_op", f"{where}: {name}() on what may be a tensor is torch's work")
-        elif name not in PURE | CARRIERS | ERRORS | {"map", "filter", "object", "staticmethod", "classmethod", "property"}:
+        elif name not in allowed.PURE | allowed.CARRIERS | allowed.ERRORS | {
+            "map",
+            "filter",
+            "object",
+            "staticmethod",
+            "classmethod",
+            "property",
+        }:
             raise reject("torch_op", f"{where}: a call of {name}, which is neither an own kernel nor plain Python")
 
     def _inherited(self, node: ast.Call) -> bool:
@@ -464,34 +443,43 @@ class Rules:
 
     def _library(self, node: ast.Call, full: str, where: str, building: bool) -> None:
         root, _, rest = full.partition(".")
-        if full in LOADERS:
+        if full in allowed.LOADERS:
             return
         if root == "torch":
             parent, _, last = full.rpartition(".")
-            if rest in ALLOCATE or (parent == "torch.cuda" and last in CUDA and not (building and full in GRAPHS)):
+            if rest in allowed.ALLOCATE or (parent == "torch.cuda" and last in allowed.CUDA and not (building and full in allowed.GRAPHS)):
                 return
-            if building and parent == "torch.nn" and last[:1].isupper() and last not in HOLD_TENSORS and not last.startswith("Transformer"):
+            if (
+                building
+                and parent == "torch.nn"
+                and last[:1].isupper()
+                and last not in allowed.HOLD_TENSORS
+                and not last.startswith("Transformer")
+            ):
                 settings = [*node.args, *(k.value for k in node.keywords if k.arg not in ("weight", "pos_weight", "_weight"))]
                 if not all(map(self.program.plain, settings)):
                     raise reject("torch_op", f"{where}: a setting of {full} may be a tensor")
             if (
                 building
-                and full not in GRAPHS
-                and ((parent in BUILDING and last not in REACHES_OUT and parent != "torch.cuda") or full in WEIGHT_NORMS)
+                and full not in allowed.GRAPHS
+                and (
+                    (parent in allowed.BUILDING and last not in allowed.REACHES_OUT and parent != "torch.cuda")
+                    or full in allowed.WEIGHT_NORMS
+                )
             ):
                 return
             raise reject("torch_op", f"{where}: a call of {full}")
         if root == "cupy":
-            if rest in CUPY:
+            if rest in allowed.CUPY:
                 return
             raise reject("library_call", f"{where}: {full} is a library's work, not a kernel's")
-        if root == "triton" and (rest in TRITON or rest.startswith("runtime.driver.active.") or rest == "language.constexpr"):
+        if root == "triton" and (rest in allowed.TRITON or rest.startswith("runtime.driver.active.") or rest == "language.constexpr"):
             numbers = rest in ("cdiv", "next_power_of_2")
-        elif (root == "math" and not rest.startswith("_")) or (root == "operator" and rest in OPERATORS):
+        elif (root == "math" and not rest.startswith("_")) or (root == "operator" and rest in allowed.OPERATORS):
             numbers = True
-        elif full in PLUMBING or full in ("typing.cast", "typing.TypeVar"):
+        elif full in allowed.PLUMBING or full in ("typing.cast", "typing.TypeVar"):
             numbers = False
-            if full == "collections.namedtuple" and _fields(node) & TRUSTED:
+            if full == "collections.namedtuple" and _fields(node) & allowed.TRUSTED:
                 raise reject("introspection", f"{where}: fields of a namedtuple that are computed or named like what tensors have")
         else:
             raise reject("torch_op", f"{where}: a call of {full}, which is neither an own kernel nor plain Python")
@@ -514,12 +502,12 @@ class Rules:
             if not safe:
                 raise reject("torch_op", f"{where}: a call of {ast.unparse(func)[:60]}, which is not always a method or an own kernel")
         if building:
-            if func.attr in CAPTURES:
+            if func.attr in allowed.CAPTURES:
                 raise reject("torch_op", f"{where}: a graph is captured outside forward")
             if not own and (func.attr[:1].isupper() or func.attr == "namedtuple"):
                 raise reject("torch_op", f"{where}: a call of {ast.unparse(func)[:60]}, which is not always the same")
             return
-        if func.attr not in METHODS:
+        if func.attr not in allowed.METHODS:
             what = "is neither a method nor an own kernel" if own else "neither allocates, views nor copies"
             raise reject("torch_op", f"{where}: a call of {ast.unparse(func)[:60] if own else '.' + func.attr}(), which {what}")
 
@@ -549,7 +537,9 @@ class Rules:
                 return
             value = p.value(node)
             root, *rest = str(value.data).split(".") if value.kind == "lib" else [""]
-            library = (root == "torch" and rest and rest[0] not in PLAIN) or (root == "cupy" and rest and ".".join(rest) not in CUPY)
+            library = (root == "torch" and rest and rest[0] not in allowed.PLAIN) or (
+                root == "cupy" and rest and ".".join(rest) not in allowed.CUPY
+            )
             if library or (root == "torch" and len(rest) > 1 and rest[0] == "nn" and rest[1] != "Module"):
                 raise reject("torch_op", f"{where}: {value.data} is handed on")
 
@@ -567,7 +557,7 @@ def _fields(call: ast.Call) -> set[str]:
         fields = ast.literal_eval(call.args[1])
         return set(fields.replace(",", " ").split() if isinstance(fields, str) else fields)
     except (ValueError, IndexError, TypeError):
-        return TRUSTED
+        return allowed.TRUSTED
 
 
 def _decorates(program: Program, node: ast.AST) -> str | None:
@@ -577,14 +567,14 @@ def _decorates(program: Program, node: ast.AST) -> str | None:
 
 def _arithmetic(full: str) -> bool:
     root, _, name = full.partition(".")
-    return root == "math" or (root == "operator" and name in OPERATORS)
+    return root == "math" or (root == "operator" and name in allowed.OPERATORS)
 
 
 def check(trees: dict[str, ast.Module], check_inline: Callable[[str, str], None]) -> None:
     """Trees by file name; model_new.py has a class ModelNew with a forward. Raises Failed (rejected, format_error)."""
     for name in trees:
         root = module_name(name).partition(".")[0]
-        if root in ROOTS | sys.stdlib_module_names:
+        if root in allowed.ROOTS | sys.stdlib_module_names:
             raise reject("import", f"{name}: a file named like the module {root}")
         if sum(module_name(other) == module_name(name) for other in trees) > 1:
             raise reject("import", f"{name}: two files for the module {module_name(name)}")

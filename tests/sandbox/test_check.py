@@ -646,7 +646,7 @@ def test_kernels_of_cupy_may_be_kept_in_a_dictionary_made_late_or_by_a_cached_fu
 def test_what_a_module_of_torch_keeps_for_itself_is_known():
     import torch
 
-    from sandbox.hostcode import PRIVATE
+    from sandbox.allowed import PRIVATE
 
     assert {n for n in dir(torch.nn.Module()) if n.startswith("_") and not n.startswith("__")} <= PRIVATE
 
