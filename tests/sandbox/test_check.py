@@ -425,6 +425,52 @@ LIBRARY_WORK = {
     'indexed by a list of a function': ('', 'def f():\n    return [1, 0]\n', 'return x[f()]'),
     'indexed by a list handed in': ('', 'def f(v, i):\n    return v[i]\n', 'return f(x, [1, 0])'),
     'indexed by an element': ('', '', 'for i in [[1, 0]]:\n    y = x[i]\nreturn y'),
+    'reduce hands back a tensor': ('', 'import functools', 'keep = []\nfunctools.reduce(lambda a, b: keep.append(a * 2) or x, [1, 2, 3])\nreturn keep[1]'),
+    'cached_property by import': ('', 'from functools import lru_cache as cached_property', 'self.go(x)\nreturn self.y', '@cached_property\ndef go(self, v=1):\n    self.y = v + v\n    return cuda_extension.k'),
+    'InitVar': ('', 'import dataclasses\n@dataclasses.dataclass\nclass H:\n    v: dataclasses.InitVar[int]\n    def __post_init__(self, v):\n        self.y = v + v\n', 'return H(x).y'),
+    'method of the class by a tensor': ('', '', 'return ModelNew.view(x)', 'def view(self):\n    return self * 2'),
+    'method of the type by a tensor': ('', '', 'return type(self).view(x)', 'def view(self):\n    return self * 2'),
+    'method of the class by torch': ('', 'class H:\n    def softmax(self, v, d):\n        return v\n    def view(self, v):\n        return self.softmax(v, -1)\n', 'return [[H]][0][0].view(torch, x)'),
+    'a tuple of ones own': ('', 'import typing\nclass H(typing.NamedTuple):\n    y: object\n    def go(self):\n        return self[0] + self[0]\n', 'return H(x).go()'),
+    'astuple': ('', 'import dataclasses\n@dataclasses.dataclass\nclass H:\n    y: int = 0\n', 'h = H(1)\nh.y = x\nt = dataclasses.astuple(h)\nreturn t[0] + t[0]'),
+    'late import': ('', 'KEEP = []', 'KEEP.append(x)\nimport side\nreturn side.Y', '', 'nn.Module', {'side.py': 'import torch\nfrom model_new import KEEP\nY = torch.relu(KEEP[0])\n'}),
+    'own error carries': ('', 'class E(ValueError):\n    pass\n', 'e = E(x)\nreturn e.args[0] + e.args[0]'),
+    'except own error': ('', '', 'try:\n    raise ValueError(x)\nexcept ValueError as e:\n    y = e.args[0]\nreturn y + y'),
+    'stop iteration carries': ('', '', 'e = StopIteration(x)\nreturn e.value + e.value'),
+    'inner own Module': ('self.m = nn.Module()\nself.m.eps = torch.zeros(8)', '', 'self.m.eps.copy_(x)\nreturn self.m.eps + self.m.eps'),
+    'inner Module bias': ('self.m = nn.Linear(2, 2)\nself.m.bias = nn.ReLU()', '', 'return self.m.bias(x)'),
+    'layer class attr': ('', 'nn.Linear.eps = 1', 'return out'),
+    'Sequential names': ('sd = nn.Module().state_dict()\nsd["view"] = nn.ReLU()\nself.d = nn.Sequential(sd)', '', 'return self.d.view(x)'),
+    'setting by a container': ('self.b = torch.zeros(8)\nself.n = [nn.LayerNorm, 1][0](8, eps=self.b)', '', 'self.b.copy_(x)\nreturn self.n.eps + self.n.eps'),
+    'setting by star': ('self.b = torch.zeros(8)\na = [8, self.b]\nself.n = nn.LayerNorm(*a)', '', 'self.b.copy_(x)\nreturn self.n.eps + self.n.eps'),
+    'bound method of a layer in map': ('self.a = nn.ReLU()', '', 'return list(map(self.a.forward, [x]))[0]'),
+    'partial later': ('self.f = functools.partial(torch.relu)', 'import functools', 'return self.f(x)'),
+    'class attr function': ('', 'class H:\n    f = torch.relu\n', 'return H.f(x)'),
+    'instance attr function': ('', 'class H:\n    f = torch.relu\n', 'return H().f(x)'),
+    'own len': ('', '', 'class H:\n    def __len__(self):\n        return torch.relu(x)\nreturn len(H())'),
+    'lambda in class body': ('', 'class H:\n    f = lambda self: self + self\n', 'return H.f(x)'),
+    'lambda in class body 2': ('', 'class H:\n    f = lambda self, v: v + v\n', 'return H().f(x)'),
+    'assigned method': ('', 'def g(v):\n    return v * 2\nclass H:\n    f = g\n', 'return H.f(x)'),
+    'assigned method 2': ('', 'def g(s, v=1):\n    return v * 2\nclass H:\n    f = g\n', 'return H().f(x)'),
+    'assigned method 3': ('self.go = g', 'def g(s, v=1):\n    return s * v\n', 'return self.go(x)'),
+    'assigned staticmethod': ('', 'def g(v, w=1):\n    return v * w\nclass H:\n    f = staticmethod(g)\n', 'return H.f(x)'),
+    'assigned classmethod': ('', '', 'return self.go(x)', '@classmethod\ndef go(cls, v):\n    return v + v'),
+    'classmethod through class': ('', 'class H:\n    @classmethod\n    def go(cls, v=1):\n        return v + v\n', 'return H.go(x)'),
+    'static through instance': ('', 'class H:\n    @staticmethod\n    def go(a, v=1):\n        return a + v\n', 'return H().go(x)'),
+    'kw only': ('', 'def f(*, v=1):\n    return v + v\n', 'return f(v=x)'),
+    'posonly': ('', 'def f(v, /, w=1):\n    return w + w\n', 'return f(1, x)'),
+    'dict star': ('', 'def f(v=1, w=2):\n    return w + w\n', 'return f(**{"w": x})'),
+    'inner function given': ('', '', 'def f(v=1):\n    return v + v\ng = f\nreturn g(x)'),
+    'returned function': ('', 'def make():\n    def f(v=1):\n        return v + v\n    return f\n', 'return make()(x)'),
+    'function in dict': ('', 'def f(v=1):\n    return v + v\nD = {"f": f}\n', 'return D["f"](x)'),
+    'function by get': ('', 'def f(v=1):\n    return v + v\nD = {"f": f}\n', 'return D.get("f")(x)'),
+    'function by loop': ('', 'def f(v=1):\n    return v + v\n', 'for g in (f,):\n    y = g(x)\nreturn y'),
+    'function by with': ('', 'def f(v=1):\n    return v + v\n', 'return [g(x) for g in [f]][0]'),
+    'function by attribute in a class': ('', 'def f(s, v=1):\n    return v + v\nclass H:\n    view = f\n', 'return [[H()]][0][0].view(x)'),
+    'lambda by attribute in a class': ('', 'class H:\n    view = lambda s, v=1: v + v\n', 'return [[H()]][0][0].view(x)'),
+    'overridden apply': ('self.lin = nn.Linear(2, 2)\nself.lin.apply(self._go)', '', 'return self._go(x)', 'def _go(self, m):\n    return torch.relu(m) if not isinstance(m, nn.Module) else None'),
+    'train in building': ('self.train()', '', 'self.train(x)\nreturn self.y', 'def train(self, mode=1):\n    self.y = mode + mode\n    return super().train(True)'),
+    'function by attribute of another': ('', 'def f(v=1):\n    return v + v\nclass H:\n    pass\nh = H()\nh.view = f\n', 'return [h][0].view(x)'),
 }  # fmt: skip
 """Library work beside a kernel of one's own: lines of __init__, before the class, of forward, methods, base."""
 
@@ -600,7 +646,7 @@ def test_kernels_of_cupy_may_be_kept_in_a_dictionary_made_late_or_by_a_cached_fu
 def test_what_a_module_of_torch_keeps_for_itself_is_known():
     import torch
 
-    from sandbox.hostcode import PRIVATE
+    from sandbox.allowed import PRIVATE
 
     assert {n for n in dir(torch.nn.Module()) if n.startswith("_") and not n.startswith("__")} <= PRIVATE
 
