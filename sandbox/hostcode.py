@@ -535,6 +535,9 @@ class Rules:
             up = node.up
             if isinstance(up, ast.Attribute | ast.Assign | ast.NamedExpr) or (isinstance(up, ast.Call) and up.func is node):
                 return
+            asked = up.up if isinstance(up, ast.Tuple) else up
+            if isinstance(asked, ast.Call) and p.value(asked.func) == Value("builtin", "isinstance"):
+                return
             value = p.value(node)
             root, *rest = str(value.data).split(".") if value.kind == "lib" else [""]
             library = (root == "torch" and rest and rest[0] not in allowed.PLAIN) or (

@@ -475,6 +475,9 @@ LIBRARY_WORK = {
     'enumerate of a tensor': ('', '', 'return [b + i for i, b in enumerate([x])][0]'),
     'zip keeps a list': ('', '', 'l = []\nfor a, b in zip([l], [x]):\n    a.append(b)\nreturn l[0] + l[0]'),
     'zip unpacked': ('', '', 'for a, b in zip(*[(1, 2), (x, x)]):\n    y = b + a\nreturn y'),
+    'isinstance is not what it says': ('', 'import functools', 'def f(a, b):\n    return b(a)\nisinstance = f\nreturn isinstance(x, torch.relu)'),
+    'isinstance by a parameter': ('', '', 'return (lambda isinstance: isinstance(x, torch.relu))(map)'),
+    'isinstance keeps': ('', '', 'isinstance(x, (f := torch.relu))\nreturn f(x)'),
 }  # fmt: skip
 """Library work beside a kernel of one's own: lines of __init__, before the class, of forward, methods, base."""
 
@@ -539,6 +542,7 @@ HONEST = {
     'enumerate beside tensors': ('self.l = nn.ModuleList([nn.Linear(2, 2)])', '', 'for i, m in enumerate(self.l):\n    cuda_extension.k(x[i], m.weight, i + 1)\nfor y, n in zip((x, out), x.shape):\n    cuda_extension.k(y, n * 2)\nreturn out'),
     'layers in a list': ('n = 4\nlayers = []\nfor i in range(3):\n    layers.append(nn.Linear(n, n))\nself.net = nn.Sequential(*layers)', '', 'return out'),
     'buffers by shape': ('self.c = {}', '', 'h = x.shape[0] + 2\ny = self.buffer("y", (h, 4), x)\nreturn out', 'def buffer(self, name, shape, like):\n    key = (name, tuple(shape), like.dtype)\n    buf = self.c.get(key)\n    if buf is None:\n        buf = torch.empty(shape, dtype=like.dtype)\n        self.c[key] = buf\n    return buf'),
+    'isinstance in forward': ('self.l = nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])', '', 'for m in self.l:\n    if isinstance(m, (nn.Linear, nn.Conv2d)):\n        cuda_extension.k(x, m.weight, m.in_features * 2)\nreturn out'),
 }  # fmt: skip
 """What a candidate may write."""
 
