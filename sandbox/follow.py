@@ -835,13 +835,14 @@ class Program:
             return [(f, 0) for f in functions_of(self.value(call.args[0]))]
         if not isinstance(func, ast.Attribute) or value.kind == "lib":
             return [(f, 0) for f in found]
-        if self.own_object(func.value):
-            # A function kept on an object is bound where its class keeps it, and not where the instance does
-            return [(f, int(not static(f))) for f in found] + [(f, 0) for f in found if method_of(f) is None]
-        # What the object is, is not known: it may be one of the candidate's own
-        found += [b.node for b in self.attributes.get(func.attr, ()) if b.how in ("def", "class") and b.node not in found]
-        base = self.value(func.value)
-        return [(f, int(base.kind != "class" and self._key(func) == ("attribute", func.attr) and not static(f))) for f in found]
+        known = self.own_object(func.value) and value.kind in ("function", "class")
+        if not known:  # it may be whatever the candidate keeps under that name
+            found += [b.node for b in self.attributes.get(func.attr, ()) if b.how in ("def", "class")]
+            kept = [self.value(b.node) for b in self.attributes.get(func.attr, ()) if b.how == "value"]
+            found += [n for v in kept if v.kind in ("function", "class") for n in v.data if n is not KERNEL]
+        # A function kept on an object is bound where its class keeps it, and not where the instance does
+        bound = [(f, 1) for f in found if not static(f)]
+        return bound + [(f, 0) for f in found if static(f) or not known or method_of(f) is None]
 
     def applied(self, call: ast.AST) -> bool:
         """MODULE.apply(function), of torch: calls the function with every module."""

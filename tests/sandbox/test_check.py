@@ -478,6 +478,10 @@ LIBRARY_WORK = {
     'isinstance is not what it says': ('', 'import functools', 'def f(a, b):\n    return b(a)\nisinstance = f\nreturn isinstance(x, torch.relu)'),
     'isinstance by a parameter': ('', '', 'return (lambda isinstance: isinstance(x, torch.relu))(map)'),
     'isinstance keeps': ('', '', 'isinstance(x, (f := torch.relu))\nreturn f(x)'),
+    'a method that may be a layer': ('self.b = torch.zeros(8)\nif torch.cuda.is_available():\n    self.put = nn.ReLU()\nself.put(self.b)', '', 'self.b.copy_(x)\nreturn self.s + self.s', 'def put(self, v):\n    self.s = v'),
+    'a function that may be a layer': ('self.b = torch.zeros(8)\nself.put = g\nif torch.cuda.is_available():\n    self.put = nn.ReLU()\nself.put(self.b)', 'KEEP = []\ndef g(v):\n    KEEP.append(v)\n', 'self.b.copy_(x)\nreturn KEEP[0] + KEEP[0]'),
+    'a method of an object of two kinds': ('self.b = torch.zeros(8)\nh = [H(), 1][0]\nh.put(self.b)', 'class H:\n    def put(self, v):\n        H.s = v\n', 'self.b.copy_(x)\nreturn H.s + H.s'),
+    'a cached buffer in building': ('self.b = torch.zeros(8)\nself.s = self.same(self.b)', 'def same(v):\n    return v\n', 'self.b.copy_(x)\nreturn self.s + self.s', 'def same(self, v):\n    return same(v)'),
 }  # fmt: skip
 """Library work beside a kernel of one's own: lines of __init__, before the class, of forward, methods, base."""
 
