@@ -449,14 +449,11 @@ class Rules:
             parent, _, last = full.rpartition(".")
             if rest in allowed.ALLOCATE or (parent == "torch.cuda" and last in allowed.CUDA and not (building and full in allowed.GRAPHS)):
                 return
-            if (
-                building
-                and parent == "torch.nn"
-                and last[:1].isupper()
-                and last not in allowed.HOLD_TENSORS
-                and not last.startswith("Transformer")
-            ):
-                settings = [*node.args, *(k.value for k in node.keywords if k.arg not in ("weight", "pos_weight", "_weight"))]
+            if building and parent == "torch.nn" and last[:1].isupper() and last not in allowed.HOLD_TENSORS:
+                stack = last in ("TransformerEncoder", "TransformerDecoder")
+                given = node.args[1:] if stack and node.args and not isinstance(node.args[0], ast.Starred) else node.args
+                loose = ("encoder_layer", "decoder_layer", "norm") if stack else ("weight", "pos_weight", "_weight")
+                settings = [*given, *(k.value for k in node.keywords if k.arg not in loose)]
                 if not all(map(self.program.plain, settings)):
                     raise reject("torch_op", f"{where}: a setting of {full} may be a tensor")
             if (

@@ -482,6 +482,8 @@ LIBRARY_WORK = {
     'a function that may be a layer': ('self.b = torch.zeros(8)\nself.put = g\nif torch.cuda.is_available():\n    self.put = nn.ReLU()\nself.put(self.b)', 'KEEP = []\ndef g(v):\n    KEEP.append(v)\n', 'self.b.copy_(x)\nreturn KEEP[0] + KEEP[0]'),
     'a method of an object of two kinds': ('self.b = torch.zeros(8)\nh = [H(), 1][0]\nh.put(self.b)', 'class H:\n    def put(self, v):\n        H.s = v\n', 'self.b.copy_(x)\nreturn H.s + H.s'),
     'a cached buffer in building': ('self.b = torch.zeros(8)\nself.s = self.same(self.b)', 'def same(v):\n    return v\n', 'self.b.copy_(x)\nreturn self.s + self.s', 'def same(self, v):\n    return same(v)'),
+    'a tensor as eps of a transformer': ('self.b = torch.zeros(8)\nself.t = nn.TransformerEncoderLayer(8, 2, layer_norm_eps=self.b)', '', 'self.b.copy_(x)\nreturn self.t.norm1.eps + self.t.norm1.eps'),
+    'a tensor as number of layers': ('self.b = torch.ones(1, dtype=torch.int64)\nself.t = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), num_layers=self.b)', '', 'self.b.copy_(x)\nreturn self.t.num_layers + self.t.num_layers'),
 }  # fmt: skip
 """Library work beside a kernel of one's own: lines of __init__, before the class, of forward, methods, base."""
 
