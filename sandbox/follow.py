@@ -121,7 +121,7 @@ class Program:
                 part.scope, part.up = inside, node
                 self.nodes.append(part)
                 self._visit(part.iter, inside if number else scope, part)
-                self._target(part.target, Binding("element", part.iter), inside, part)
+                self._loop(part, inside)
                 self._body(part.ifs, inside, part)
             self._body([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt], inside, node)
         elif isinstance(node, ast.Global | ast.Nonlocal):
@@ -159,7 +159,7 @@ class Program:
             self._target(node.target, Binding("value", node.value), around, node)
         elif isinstance(node, ast.For):
             self._visit(node.iter, scope, node)
-            self._target(node.target, Binding("element", node.iter), scope, node)
+            self._loop(node, scope)
             self._body([*node.body, *node.orelse], scope, node)
         elif isinstance(node, ast.With):
             for item in node.items:
@@ -177,6 +177,24 @@ class Program:
             if isinstance(node, ast.MatchMapping) and node.rest:
                 self._bind(node.rest, Binding("unknown", node), scope)
             self._body(ast.iter_child_nodes(node), scope, node)
+
+    def _loop(self, node: ast.For | ast.comprehension, scope: Scope) -> None:
+        """Targets of a loop; those of enumerate() and zip() one by one."""
+        target, iterated = node.target, node.iter
+        called = iterated.func.id if isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Name) else None
+        arguments = iterated.args if called in ("enumerate", "zip") and not any(isinstance(a, ast.Starred) for a in iterated.args) else []
+        ways = [Binding("element", a) for a in arguments]
+        if called == "enumerate" and arguments:
+            ways = [Binding("none", node), ways[0]]
+        paired = (
+            isinstance(target, ast.Tuple) and len(target.elts) == len(ways) and not any(isinstance(e, ast.Starred) for e in target.elts)
+        )
+        if not paired:
+            return self._target(target, Binding("element", iterated), scope, node)
+        target.scope, target.up = scope, node
+        self.nodes.append(target)
+        for element, way in zip(target.elts, ways, strict=True):
+            self._target(element, way, scope, target)
 
     def _function(self, node: Function, scope: Scope) -> None:
         a = node.args
@@ -550,12 +568,18 @@ class Program:
             self._taint(node.value, seen)
         elif isinstance(node, ast.expr):
             called = self.value(node.func) if isinstance(node, ast.Call) else NONE
+            if called == KERNEL or (called.kind == "lib" and called.data.startswith(("torch.", "math.", "triton."))):
+                return  # makes something new of what it is given
             for function in functions_of(called):
                 self.mixed.add(("result", id(function)))
                 for returned in _returned(function):
                     self._taint(returned, seen)
             targets = node.up.targets if isinstance(getattr(node, "up", None), ast.Assign) else ()
-            for child in (*ast.iter_child_nodes(node), *(t.value if isinstance(t, ast.Subscript) else t for t in targets)):
+            parts = list(ast.iter_child_nodes(node))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop", "setdefault"):
+                # The key of a container's own method is not in what it returns
+                parts = parts if node.func.attr in self.attributes else [node.func, *node.args[1:]]
+            for child in (*parts, *(t.value if isinstance(t, ast.Subscript) else t for t in targets)):
                 self._taint(child, seen)
 
     def _beside(self, function: Function) -> list[ast.AST]:
@@ -811,13 +835,14 @@ class Program:
             return [(f, 0) for f in functions_of(self.value(call.args[0]))]
         if not isinstance(func, ast.Attribute) or value.kind == "lib":
             return [(f, 0) for f in found]
-        if self.own_object(func.value):
-            # A function kept on an object is bound where its class keeps it, and not where the instance does
-            return [(f, int(not static(f))) for f in found] + [(f, 0) for f in found if method_of(f) is None]
-        # What the object is, is not known: it may be one of the candidate's own
-        found += [b.node for b in self.attributes.get(func.attr, ()) if b.how in ("def", "class") and b.node not in found]
-        base = self.value(func.value)
-        return [(f, int(base.kind != "class" and self._key(func) == ("attribute", func.attr) and not static(f))) for f in found]
+        known = self.own_object(func.value) and value.kind in ("function", "class")
+        if not known:  # it may be whatever the candidate keeps under that name
+            found += [b.node for b in self.attributes.get(func.attr, ()) if b.how in ("def", "class")]
+            kept = [self.value(b.node) for b in self.attributes.get(func.attr, ()) if b.how == "value"]
+            found += [n for v in kept if v.kind in ("function", "class") for n in v.data if n is not KERNEL]
+        # A function kept on an object is bound where its class keeps it, and not where the instance does
+        bound = [(f, 1) for f in found if not static(f)]
+        return bound + [(f, 0) for f in found if static(f) or not known or method_of(f) is None]
 
     def applied(self, call: ast.AST) -> bool:
         """MODULE.apply(function), of torch: calls the function with every module."""

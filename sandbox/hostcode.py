@@ -449,14 +449,11 @@ class Rules:
             parent, _, last = full.rpartition(".")
             if rest in allowed.ALLOCATE or (parent == "torch.cuda" and last in allowed.CUDA and not (building and full in allowed.GRAPHS)):
                 return
-            if (
-                building
-                and parent == "torch.nn"
-                and last[:1].isupper()
-                and last not in allowed.HOLD_TENSORS
-                and not last.startswith("Transformer")
-            ):
-                settings = [*node.args, *(k.value for k in node.keywords if k.arg not in ("weight", "pos_weight", "_weight"))]
+            if building and parent == "torch.nn" and last[:1].isupper() and last not in allowed.HOLD_TENSORS:
+                stack = last in ("TransformerEncoder", "TransformerDecoder")
+                given = node.args[1:] if stack and node.args and not isinstance(node.args[0], ast.Starred) else node.args
+                loose = ("encoder_layer", "decoder_layer", "norm") if stack else ("weight", "pos_weight", "_weight")
+                settings = [*given, *(k.value for k in node.keywords if k.arg not in loose)]
                 if not all(map(self.program.plain, settings)):
                     raise reject("torch_op", f"{where}: a setting of {full} may be a tensor")
             if (
@@ -534,6 +531,9 @@ class Rules:
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             up = node.up
             if isinstance(up, ast.Attribute | ast.Assign | ast.NamedExpr) or (isinstance(up, ast.Call) and up.func is node):
+                return
+            asked = up.up if isinstance(up, ast.Tuple) else up
+            if isinstance(asked, ast.Call) and p.value(asked.func) == Value("builtin", "isinstance"):
                 return
             value = p.value(node)
             root, *rest = str(value.data).split(".") if value.kind == "lib" else [""]

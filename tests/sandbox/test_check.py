@@ -471,6 +471,19 @@ LIBRARY_WORK = {
     'overridden apply': ('self.lin = nn.Linear(2, 2)\nself.lin.apply(self._go)', '', 'return self._go(x)', 'def _go(self, m):\n    return torch.relu(m) if not isinstance(m, nn.Module) else None'),
     'train in building': ('self.train()', '', 'self.train(x)\nreturn self.y', 'def train(self, mode=1):\n    self.y = mode + mode\n    return super().train(True)'),
     'function by attribute of another': ('', 'def f(v=1):\n    return v + v\nclass H:\n    pass\nh = H()\nh.view = f\n', 'return [h][0].view(x)'),
+    'zip of a tensor': ('', '', 'for a, b in zip((1, 2), (x, x)):\n    y = b + a\nreturn y'),
+    'enumerate of a tensor': ('', '', 'return [b + i for i, b in enumerate([x])][0]'),
+    'zip keeps a list': ('', '', 'l = []\nfor a, b in zip([l], [x]):\n    a.append(b)\nreturn l[0] + l[0]'),
+    'zip unpacked': ('', '', 'for a, b in zip(*[(1, 2), (x, x)]):\n    y = b + a\nreturn y'),
+    'isinstance is not what it says': ('', 'import functools', 'def f(a, b):\n    return b(a)\nisinstance = f\nreturn isinstance(x, torch.relu)'),
+    'isinstance by a parameter': ('', '', 'return (lambda isinstance: isinstance(x, torch.relu))(map)'),
+    'isinstance keeps': ('', '', 'isinstance(x, (f := torch.relu))\nreturn f(x)'),
+    'a method that may be a layer': ('self.b = torch.zeros(8)\nif torch.cuda.is_available():\n    self.put = nn.ReLU()\nself.put(self.b)', '', 'self.b.copy_(x)\nreturn self.s + self.s', 'def put(self, v):\n    self.s = v'),
+    'a function that may be a layer': ('self.b = torch.zeros(8)\nself.put = g\nif torch.cuda.is_available():\n    self.put = nn.ReLU()\nself.put(self.b)', 'KEEP = []\ndef g(v):\n    KEEP.append(v)\n', 'self.b.copy_(x)\nreturn KEEP[0] + KEEP[0]'),
+    'a method of an object of two kinds': ('self.b = torch.zeros(8)\nh = [H(), 1][0]\nh.put(self.b)', 'class H:\n    def put(self, v):\n        H.s = v\n', 'self.b.copy_(x)\nreturn H.s + H.s'),
+    'a cached buffer in building': ('self.b = torch.zeros(8)\nself.s = self.same(self.b)', 'def same(v):\n    return v\n', 'self.b.copy_(x)\nreturn self.s + self.s', 'def same(self, v):\n    return same(v)'),
+    'a tensor as eps of a transformer': ('self.b = torch.zeros(8)\nself.t = nn.TransformerEncoderLayer(8, 2, layer_norm_eps=self.b)', '', 'self.b.copy_(x)\nreturn self.t.norm1.eps + self.t.norm1.eps'),
+    'a tensor as number of layers': ('self.b = torch.ones(1, dtype=torch.int64)\nself.t = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2), num_layers=self.b)', '', 'self.b.copy_(x)\nreturn self.t.num_layers + self.t.num_layers'),
 }  # fmt: skip
 """Library work beside a kernel of one's own: lines of __init__, before the class, of forward, methods, base."""
 
@@ -532,6 +545,10 @@ HONEST = {
     'nonlocal': ('', '', 'n = 0\ndef more():\n    nonlocal n\n    n += 1\n    return n\nmore()\ncuda_extension.k(x, out, n * 2)\nreturn out'),
     'triton maybe': ('', 'try:\n    import triton\n    import triton.language as tl\nexcept ImportError:\n    triton = None\n    tl = None\n', 'return out'),
     'index numbers': ('', '', 'ys = []\nfor i in range(x.shape[0]):\n    ys.append(x[i])\nsizes = list(x.shape)\nj = sizes[0] // 2\nreturn x[j:, 0], x[..., None], x[[1, 2][0]] , x[(0, 1)]'),
+    'enumerate beside tensors': ('self.l = nn.ModuleList([nn.Linear(2, 2)])', '', 'for i, m in enumerate(self.l):\n    cuda_extension.k(x[i], m.weight, i + 1)\nfor y, n in zip((x, out), x.shape):\n    cuda_extension.k(y, n * 2)\nreturn out'),
+    'layers in a list': ('n = 4\nlayers = []\nfor i in range(3):\n    layers.append(nn.Linear(n, n))\nself.net = nn.Sequential(*layers)', '', 'return out'),
+    'buffers by shape': ('self.c = {}', '', 'h = x.shape[0] + 2\ny = self.buffer("y", (h, 4), x)\nreturn out', 'def buffer(self, name, shape, like):\n    key = (name, tuple(shape), like.dtype)\n    buf = self.c.get(key)\n    if buf is None:\n        buf = torch.empty(shape, dtype=like.dtype)\n        self.c[key] = buf\n    return buf'),
+    'isinstance in forward': ('self.l = nn.ModuleList([nn.Linear(2, 2), nn.ReLU()])', '', 'for m in self.l:\n    if isinstance(m, (nn.Linear, nn.Conv2d)):\n        cuda_extension.k(x, m.weight, m.in_features * 2)\nreturn out'),
 }  # fmt: skip
 """What a candidate may write."""
 
