@@ -64,9 +64,12 @@ class _ModuleServer(Server):
         self.files, self.library = files, library
         self.modules: dict[str, Any] = {}
         self.active: Any = None
+        self.buffers: dict[str, list] = {}
+        """Of each module: (place in the judge's memory, submodule, attribute) of the buffers that the reference changes."""
         self.result: Any = None
         self.inputs: list[list] = []
         self.outputs: list[list] = []
+        self.showing: list = []
 
     def mapped(self) -> None:
         self.modules.clear()
@@ -77,7 +80,8 @@ class _ModuleServer(Server):
             self.outputs.append([tensors[f"y{i}"] for i in range(len(tensors)) if f"y{i}" in tensors])
 
     def run(self, slot: int) -> None:
-        self.result = self.active(*self.inputs[slot])
+        # New tensors for each call: one that reshapes its input in place must not meet its own work again
+        self.result = self.active(*(v.detach() if hasattr(v, "detach") else v for v in self.inputs[slot]))
 
     def deliver(self, slot: int) -> None:
         import torch
@@ -92,6 +96,15 @@ class _ModuleServer(Server):
         if described != expected or structure != self.layout["structure"]:
             raise Failure("incorrect", f"output: got {structure} {described}, wanted {self.layout['structure']} {expected}")
         for target, source in zip(wanted, got, strict=True):
+            target.copy_(source)
+        for target, module, name in self.showing:
+            source = getattr(module, name)
+            if type(source) is not torch.Tensor or (source.shape, source.dtype) != (target.shape, target.dtype):
+                wanted = f"{target.dtype} {list(target.shape)}"
+                raise Failure(
+                    "incorrect",
+                    f"buffer {name}: got {getattr(source, 'dtype', type(source).__name__)} {list(getattr(source, 'shape', ()))}, wanted {wanted}",
+                )
             target.copy_(source)
         self.result = None
 
@@ -108,6 +121,7 @@ class _ModuleServer(Server):
         if o["name"] not in self.modules:
             self.modules[o["name"]], weights = self.load(o)
         self.active = self.modules[o["name"]]
+        self.showing = self.buffers["reference" if o["name"] == "compile" else o["name"]]
         send(self.channel, b"K" + json.dumps({"weights": weights}).encode())
 
     def load(self, o: dict) -> tuple[Any, str]:
@@ -132,7 +146,21 @@ class _ModuleServer(Server):
         else:
             made = self._make(self.candidate_class(), init)
         made = made.train() if o["mode"] == "train" else made.eval()
-        return made, self.load_weights(made)
+        weights = self.load_weights(made)
+        self.buffers[o["name"]] = self.shown(made, weights)
+        return made, weights
+
+    def shown(self, made, weights: str) -> list:
+        """Where the judge reads the buffers that the reference changes, and the module's own that stand for them: by name, else by order."""
+        places, own = self.layout["parameters"], list(made.state_dict())
+        found = []
+        for name in self.layout["changing"]:
+            t, mine = places[name], name if weights == "name" else own[list(places).index(name)]
+            path, _, attribute = mine.rpartition(".")
+            found.append(
+                (tensor_at(self.base + t["offset"], tuple(t["shape"]), t["dtype"], t.get("stride")), made.get_submodule(path), attribute)
+            )
+        return found
 
     def floating(self):
         """The dtype of this precision."""

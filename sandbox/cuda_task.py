@@ -47,8 +47,6 @@ class Prepared:
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     replica: Any = None
     """An instance of the reference that answers what the candidate is asked: its buffers are what the candidate's should be."""
-    module_runs: bool = False
-    """The candidate keeps its buffers in memory of its own, where nobody compares them."""
 
     def __post_init__(self) -> None:
         from sandbox.server import changing_buffers
@@ -57,18 +55,25 @@ class Prepared:
 
     def start_buffers(self) -> None:
         """A candidate's first call follows: a replica where buffers are compared."""
-        compared = bool(self.changing) and not self.module_runs
-        self.replica = self.reference._instance(self.reference.state) if compared else None
+        self.reset_buffers()
+        self.replica = self.reference._instance(self.reference.state) if self.changing else None
 
     def end_buffers(self) -> None:
         """The candidate is gone: the next one finds the buffers as this one did."""
+        self.reset_buffers()
+        self.replica = None
+
+    def reset_buffers(self) -> None:
+        """What servers show of the buffers that the reference changes, back to the start."""
+        import torch
+
         for name in self.changing:
             self.slab.parameters[name].copy_(self.reference.state[name])
-        self.replica, self.module_runs = None, False
+        torch.cuda.synchronize()
 
     @property
     def layout(self) -> dict:
-        return self.slab.layout(structure=self.reference.structure, precision=self.precision)
+        return self.slab.layout(structure=self.reference.structure, precision=self.precision) | {"changing": self.changing}
 
     @property
     def input_bytes(self) -> int:
@@ -196,7 +201,7 @@ class References:
 def load(peer: Peer, prepared: Prepared, name: str, *, seconds: float) -> dict:
     """Load the module `reference`, `compile` or `candidate` into a server; returns what it says of the weights."""
     o = {"name": name, "source": prepared.task.source, "mode": prepared.task.mode, "tf32": prepared.track == "tf32"}
-    prepared.module_runs = name == "candidate"
+    prepared.reset_buffers()
     answer = peer.ask(b"L" + json.dumps(o).encode(), seconds=seconds, wanted=b"K", late=Status.COMPILE_TIMEOUT)
     try:
         return dict(json.loads(answer))

@@ -22,8 +22,6 @@ from sandbox.oracle import Case, Reference, TensorSpec
 
 INPUT_SLOTS = 2
 """Places for inputs: pointers move between calls as well as contents."""
-EFFECT = 10.0
-"""Times LOWEST: what a buffer or an input may differ by from what the reference leaves there."""
 F_ADD_SEALS, SEALS = 1033, 1 | 2 | 4  # no more seals, no shrinking, no growing: a shrunk file would kill the judge by SIGBUS
 
 
@@ -175,16 +173,10 @@ class Server:
         return pointer, dtype, tuple(rest[:dims]), tuple(rest[worker.MAX_DIMS : worker.MAX_DIMS + dims])
 
     def _unchanged(self, place: int, case: Case) -> None:
-        """Inputs as they were, or as the reference leaves them; where it returns what it changed, either will do. Raises Failed."""
-        for number, (view, value) in enumerate(zip(self.views[place], case.inputs, strict=True)):
-            changed = compare.changed(view, value)
-            if case.after is not None and compare.changed(case.after[number], value):
-                after = case.after[number]
-                problem = compare.wrong(view, after, _effect(value.dtype)) if changed or not _returned(after, case) else None
-                if problem:
-                    raise Failed(Status.INCORRECT, f"input {number}, which the reference changes{problem}", rule="inputs_left")
-            elif changed:
-                raise Failed(Status.INCORRECT, f"input {number} was changed", rule="inputs_changed")
+        """Inputs as they were, or as the reference leaves them. Raises Failed."""
+        found = compare.inputs_left(self.views[place], case)
+        if found is not None:
+            raise Failed(Status.INCORRECT, f"input {found[0]}{found[1]}", rule=found[2])
 
     def check_buffers(self, case: Case) -> None:
         """After each call: the buffers that the reference changes (running statistics) are what it leaves after the same calls. Raises Failed."""
@@ -204,7 +196,7 @@ class Server:
                 raise Failed(Status.INCORRECT, text, rule="buffers")
             if not self.watch.read(pointer, (got.data_ptr(), got.numel() * got.element_size())):
                 raise Failed(Status.INCORRECT, f"buffer {name}: its memory is not there", rule="buffers")
-            problem = compare.wrong(got, wanted, _effect(wanted.dtype))
+            problem = compare.wrong(got, wanted, compare.effect(wanted.dtype))
             if problem:
                 raise Failed(Status.INCORRECT, f"buffer {name} after the call{problem}", rule="buffers")
 
@@ -271,20 +263,6 @@ def changing_buffers(reference: Reference) -> list[str]:
     """Names of the parameters and buffers that forward changes: what the reference's own calls have moved so far."""
     now = reference.model.state_dict()
     return [name for name, value in reference.state.items() if value.numel() and compare.changed(now[name], value)][: worker.MAX_BUFFERS]
-
-
-def _effect(dtype) -> compare.Tolerance:
-    return compare.Tolerance(relative=EFFECT * compare.LOWEST.get(compare.name_of(dtype), 0.0))
-
-
-def _returned(after, case: Case) -> bool:
-    """Whether a changed input is, element for element, one of the reference's outputs: then its new values are in the answer already."""
-    return any(
-        after.numel() == out.numel()
-        and after.dtype == out.dtype
-        and compare.wrong(after.reshape(out.shape), out, _effect(out.dtype)) is None
-        for out in case.expected
-    )
 
 
 def _same_layout(shape: tuple, stride: tuple, wanted: tuple) -> bool:

@@ -171,6 +171,27 @@ def test_a_plan_leaves_buffers_as_the_reference_does_and_the_next_finds_them_new
     assert torch.equal(prepared.slab.parameters["total"], prepared.reference.state["total"])
 
 
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [("self.total += x.sum(0)\nreturn torch.relu(x) * self.scale", None), ("self.total = self.total + x.sum(0)\nreturn torch.relu(x) * self.scale", None),
+     ("return torch.relu(x) * self.scale", "buffers"), ("self.n += 1\nself.total += x.sum(0) * (self.n < 9)\nreturn torch.relu(x) * self.scale", "buffers")],
+)  # fmt: skip
+def test_a_module_leaves_buffers_as_the_reference_does(backend, body, rule):
+    candidate = module_of(body, init="self.register_buffer('total', torch.zeros(256)); self.scale, self.n = nn.Parameter(torch.ones(1)), 0")
+    for _ in range(2):
+        if rule is None:
+            assert judged(backend, candidate, ADDS_UP).times_ms
+        else:
+            found = failure(backend, candidate, ADDS_UP)
+            assert (found.status, found.rule) == (Status.INCORRECT, rule) and "buffer total after the call" in str(found)
+
+
+def test_a_module_that_reshapes_its_input_in_place_meets_it_as_it_was(backend):
+    task = dataclasses.replace(RELU, source=RELU.source.replace("return torch.relu(x)", "return x.unsqueeze_(1).mul_(2.0)"))
+    for body in ("return x.unsqueeze_(1).mul_(2.0)", "return (2.0 * x).unsqueeze(1)"):
+        assert judged(backend, module_of(body), task).times_ms
+
+
 def test_buffers_that_the_reference_leaves_alone_are_not_to_be_written(backend):
     task = dataclasses.replace(ADDS_UP, source=ADDS_UP.source.replace("self.total += x.sum(0)", "pass"))
     found = failure(backend, plan_with_total("adds_up"), task)
