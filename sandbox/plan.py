@@ -26,6 +26,7 @@ from typing import Any
 
 from sandbox.device_code import Parameter, PlanError, check_directives, signatures, strip, want
 from sandbox.expression import ExpressionError, Node, names, parse_expression, value_of
+from sandbox.structure import MOST
 
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 """Name to bytes per element."""
@@ -34,7 +35,6 @@ MOVE_STEPS = ("copy", "fill")
 MAX_SOURCE = 128 * 1024
 MAX_PLAN = 64 * 1024
 MAX_STEPS = MAX_BUFFERS = MAX_LET = 64
-MAX_OUTPUTS = 16
 MAX_SHARED = 227 * 1024
 MAX_BUFFER_BYTES = 32 << 30
 GRID_LIMIT = (2**31 - 1, 65535, 65535)
@@ -140,7 +140,7 @@ def parse(files: dict[str, str]) -> Plan:
     want(not set(tree) - {"let", "buffers", "outputs", "steps"}, "plan.json", sorted(tree), "only let, buffers, outputs, steps")
     let = {n: _expression(v, f"let.{n}") for n, v in _section(tree, "let", MAX_LET, required=False).items()}
     buffers = {n: _shape(v, f"buffers.{n}", views=True) for n, v in _section(tree, "buffers", MAX_BUFFERS, required=False).items()}
-    outputs = {n: _shape(v, f"outputs.{n}", views=False) for n, v in _section(tree, "outputs", MAX_OUTPUTS, required=True).items()}
+    outputs = {n: _shape(v, f"outputs.{n}", views=False) for n, v in _section(tree, "outputs", MOST, required=True).items()}
     for name in [*let, *buffers]:
         want(_OWN_NAME.fullmatch(name) is not None, "name", name, "letters, digits and underscore, not x0.., y0.. or p")
     want(not set(let) & set(buffers), "names", sorted(set(let) & set(buffers)), "different names in let and buffers")
