@@ -13,6 +13,6 @@ def pool(job: Job, **changes: Any):
     from sandbox.pool import Pool
 
     judge = job.params.judge
-    limits = Limits(build_s=judge.build_s, call_s=judge.call_s, total_s=judge.total_s)
+    limits = Limits(build_s=judge.build_s, call_s=judge.call_s, total_s=judge.total_s, calls=judge.calls)
     options = {"backend": judge.backend, "policy": judge.policy, "precision": judge.precision, "track": judge.track, "limits": limits}
     return Pool(**options, slots=job.params.machine.slots or None, **changes)

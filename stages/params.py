@@ -68,6 +68,8 @@ class Judge:
     build_s: float
     call_s: float
     total_s: float
+    calls: int
+    """Checked calls of a candidate where one takes under 10 ms: the verdict's price, and the width of its interval."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -375,6 +377,7 @@ RANGES: dict[str, tuple[Any, str]] = {
     "lora_rank": (lambda v: v >= 1, "1 or more"),
     "epochs": (lambda v: v > 0, "more than zero"),
     "batch": (lambda v: v >= 1, "1 or more"),
+    "calls": (lambda v: v >= 24, "24 or more: fewer leave no interval"),
     "zero_stage": (lambda v: v <= 3, "0, 1, 2 or 3"),
 }
 """What a value must be beside its type and beside zero or more, by the key's name; null is not looked at."""
