@@ -1,4 +1,4 @@
-"""Write params.yaml for a kind of machine: `python -m stages.preset 1gpu`. Presets: tiny (the default), 1gpu, large, h200.
+"""Write params.yaml for a kind of machine: `python -m stages.preset 1gpu`. Presets: tiny (the default), 1gpu, large, h200, h200-cupy.
 
 `tiny` is stages/presets/tiny.yaml as it stands; the others are it with the values of their own file. Comments stay.
 """
