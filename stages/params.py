@@ -377,7 +377,7 @@ RANGES: dict[str, tuple[Any, str]] = {
     "lora_rank": (lambda v: v >= 1, "1 or more"),
     "epochs": (lambda v: v > 0, "more than zero"),
     "batch": (lambda v: v >= 1, "1 or more"),
-    "calls": (lambda v: v >= 24, "24 or more: fewer leave no interval"),
+    "calls": (lambda v: v >= 24, "24 or more: half of them are on other distributions and are not timed"),
     "zero_stage": (lambda v: v <= 3, "0, 1, 2 or 3"),
 }
 """What a value must be beside its type and beside zero or more, by the key's name; null is not looked at."""

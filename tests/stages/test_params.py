@@ -49,6 +49,7 @@ def test_every_preset_loads_and_keeps_comments(tmp_path, name):
     ("change", "key", "got", "wanted"),
     [
         (lambda v: v["update"].update(learning_rate=1), "update.learning_rate", "1", "only the keys"),
+        (lambda v: v["judge"].update(calls=23), "judge.calls", "23", "24 or more"),
         (lambda v: v.update(extra={}), "extra", "{}", "only the keys"),
         (lambda v: v["model"].update(hidden="lots"), "model.hidden", "'lots'", "a whole number"),
         (lambda v: v["model"].update(hidden=True), "model.hidden", "True", "a whole number"),
