@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from typing import Any
 
@@ -71,8 +72,9 @@ class Graph(Record):
         return tuple(node for node in self.nodes if node.kind in ("parameter", "buffer"))
 
 
+@functools.lru_cache(maxsize=4096)
 def trace(source: str, mode: str = "eval", *, most_nodes: int = 5_000) -> Graph:
-    """Run `source`'s model once on the meta device and record what reaches aten.
+    """Run `source`'s model once on the meta device and record what reaches aten. The graph is shared: to be read only.
 
     Raises ValueError when the source is no task (no Model, get_inputs, get_init_inputs), cannot run without data, or unrolls into more
     than `most_nodes` nodes (a recurrent network over a long sequence).

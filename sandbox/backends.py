@@ -14,8 +14,9 @@ from data.records import Candidate, Record, Status, Task
 
 FILES = {"cpp": "sandbox.cpp", "cuda": "sandbox.cuda"}
 
-PREPARED = 4
-"""Tasks that a judge process keeps ready, each with up to BANK_BYTES of questions (sandbox/oracle.py)."""
+PREPARED, ROOM = {"cpp": 16}, 4
+"""Tasks that a judge process keeps ready, by backend: a server of the reference each, which on a GPU is a context. Elsewhere, and where their
+questions are large (BANK_BYTES of sandbox/oracle.py each), ROOM."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

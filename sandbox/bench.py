@@ -11,7 +11,8 @@ import traceback
 
 from data.records import Candidate, SandboxError, Status, Task, Verdict, content_id
 from sandbox import backends, confine, slot
-from sandbox.backends import PREPARED, Failed, Limits, TaskInvalid
+from sandbox.backends import PREPARED, ROOM, Failed, Limits, TaskInvalid
+from sandbox.oracle import BANK_BYTES
 
 HEAP = ((-1, 1 << 28), (-3, 1 << 26))
 """mallopt's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, bytes: questions are drawn from memory that this process already has, or a third of
@@ -44,7 +45,8 @@ class Bench:
                 made = invalid
             slot.send_message(self.client, {"phase": "judge"})
             self.prepared[key] = (backend, made)
-            while len(self.prepared) > PREPARED:
+            # The newest must find room for its questions
+            while len(self.prepared) > PREPARED.get(backend.name, ROOM) or (len(self.prepared) > ROOM and self.banked() > (ROOM - 1) * BANK_BYTES):
                 old, dropped = self.prepared.popitem(last=False)[1]
                 if not isinstance(dropped, TaskInvalid):
                     old.release(dropped)
@@ -54,6 +56,10 @@ class Bench:
             raise made
         made.limits = limits
         return made
+
+    def banked(self) -> int:
+        """Bytes of the questions that all prepared tasks keep."""
+        return sum(made.reference.bank_bytes for _, made in self.prepared.values() if not isinstance(made, TaskInvalid))
 
     def judge(self, request: dict) -> Verdict:
         task, candidate, limits = (

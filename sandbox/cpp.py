@@ -147,11 +147,12 @@ class Cpp:
             "class": "Model",
             "threads": limits.threads,
             "compile": "/tmp/inductor" if compiled else None,
+            "headers": self._headers() if compiled else None,
         }
         confinement = dataclasses.replace(self._confinement(limits, may_exec=compiled), index=self.index + REFERENCES)
         if compiled:
             confinement = dataclasses.replace(
-                confinement, file_bytes=1 << 30, processes=256, writable=((str(self._inductor_folder()), "/tmp/inductor"),)
+                confinement, file_bytes=1 << 30, processes=256, writable=((str(self._inductor_folder()), "/tmp/inductor"),), readable=(self._headers(),)
             )
         server = Server(
             reference, role=role, payload=payload, confinement=confinement, zygote=self._compile_zygote(limits) if compiled else None
@@ -172,6 +173,11 @@ class Cpp:
         if os.geteuid() == 0:
             os.chown(folder, owner, owner)
         return folder
+
+    @staticmethod
+    def _headers() -> str:
+        """Where the zygote of compiled references keeps inductor's precompiled headers."""
+        return str(build.cache_folder("inductor") / "headers")
 
     def _compile_zygote(self, limits: Limits) -> socket.socket:
         """A second zygote with torch.compile's machinery loaded; started when a compiled baseline is first wanted."""
@@ -258,11 +264,11 @@ class Cpp:
         wanted = limits.calls + secret.randrange(9)
         if eager_ms >= FAST_MS:
             wanted = max(LEAST, int(wanted * FAST_MS / eager_ms)) + secret.randrange(3)
-        stress = [kind for kind in reference.kinds if kind != "own" for _ in range(2)]
-        plan = ["own"] * max(wanted - len(stress), LEAST // 2) + stress
-        secret.shuffle(plan)
-        # One question of each kind comes early: a wrong answer should cost little.
+        # One question of each kind comes early, for a wrong answer should cost little, and one of each stress kind anywhere
         early = list(reference.kinds)
+        stress = [kind for kind in early if kind != "own"]
+        plan = ["own"] * max(wanted - len(early) - len(stress), LEAST - 1) + stress
+        secret.shuffle(plan)
         secret.shuffle(early)
         questions, extra = iter(early + plan), time.monotonic() + EXTRA_S
         while True:

@@ -11,15 +11,19 @@ os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 import torch
 import torch._dynamo
+import torch._inductor.codecache as codecache
 import torch._inductor.compile_fx
 import torch._inductor.config as config
 from torch._inductor import cpu_vec_isa
 
+_HEADERS = cache_folder("inductor") / "headers"
+"""Inductor's headers, precompiled by the first kernel of all (ten seconds) and read by every child: a kernel then takes two seconds, not five."""
 config.compile_threads = 1
-# Precompiling inductor's headers takes a minute, asking the compiler for each instruction set half a minute: /proc/cpuinfo tells.
-config.cpp_cache_precompile_headers = False
+# Asking the compiler for each instruction set takes half a minute: /proc/cpuinfo tells.
 config.cpp.vec_isa_ok = True
 cpu_vec_isa.pick_vec_isa()
+# torch would put them below /tmp, where each child has its own
+codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(_HEADERS), str(_HEADERS / "locks")
 
 
 def _warm() -> None:
@@ -29,4 +33,9 @@ def _warm() -> None:
     torch._dynamo.reset()
 
 
-_warm()
+try:
+    _warm()
+except Exception:  # no openssl to hash the headers with, say
+    torch._dynamo.reset()
+    config.cpp_cache_precompile_headers = False
+    _warm()

@@ -18,13 +18,13 @@ from collections.abc import Callable
 
 from data.records import Candidate, SandboxError, Status, Task, Verdict
 from sandbox import backends, build, slot
-from sandbox.backends import PREPARED, Limits, Measurement
+from sandbox.backends import PREPARED, ROOM, Limits, Measurement
 from sandbox.builders import Builders
 
 LONGEST_S = 900.0
 """A judge process that does not answer for so long beyond its limits is ours to restart."""
 
-UNREADY = PREPARED
+UNREADY = max(ROOM, *PREPARED.values())
 """Distance of a task that a slot would have to make ready."""
 REMEMBERED = 4096
 """Verdicts that a pool keeps for who does not ask afresh: a service lives for weeks."""
@@ -78,29 +78,37 @@ class Slot:
         self.orders: socket.socket | None = None
         self.judge: socket.socket | None = None
         self.recent: list[str] = []
-        self.closed = False
+        self.closed, self.up = False, False
 
     def distance(self, task: str) -> int:
         """0 for the task of the last request, 1 for the one before, ...; UNREADY for tasks that the judge process has dropped."""
         return self.recent.index(task) if task in self.recent else UNREADY
+
+    def launch(self) -> None:
+        """Start the zygote and do not wait for it."""
+        if self.zygote is not None and self.zygote.poll() is None:
+            return
+        self.stop()
+        cpus = {int(self.lease.name[3:])} if self.pinned and self.lease.name.startswith("cpu") else None
+        imports = getattr(__import__(backends.FILES[self.backend], fromlist=["x"]), "zygote_imports", ())
+        self.zygote, self.orders = slot.start_zygote(self.lease.name, self.lease.index, cpus, tuple(imports))
+        self.orders.settimeout(120)
+        self.up = False
 
     def start(self) -> None:
         """Zygote up and judge process forked. Raises SandboxError."""
         if self.closed:
             raise SandboxError(f"slot {self.lease.name}: its pool has been left")
         self.stop_judge()
-        if self.zygote is None or self.zygote.poll() is not None:
-            self.stop()
-            cpus = {int(self.lease.name[3:])} if self.pinned and self.lease.name.startswith("cpu") else None
-            imports = getattr(__import__(backends.FILES[self.backend], fromlist=["x"]), "zygote_imports", ())
-            self.zygote, self.orders = slot.start_zygote(self.lease.name, self.lease.index, cpus, tuple(imports))
-            self.orders.settimeout(120)
-            if self.closed:  # `close` came before there was a zygote to end
-                self.close()
+        self.launch()
+        if self.closed:  # `close` came before there was a zygote to end
+            self.close()
+        if not self.up:
             try:
                 slot.receive_message(self.orders)
             except (EOFError, OSError) as error:
                 raise SandboxError(f"slot {self.lease.name} does not come up: {error}") from error
+            self.up = True
         ours, theirs = socket.socketpair()
         try:
             slot.send_message(self.orders, {"fork": "judge"}, (theirs.fileno(),))
@@ -169,7 +177,7 @@ class Slot:
     def call(self, call: str, task: Task, limits: Limits, **fields) -> Verdict | Measurement:
         """A request with its one retry. Raises SandboxError."""
         request = {"call": call, "backend": self.backend, "task": task.to_dict(), "limits": limits.to_dict(), **fields}
-        self.recent = [task.id, *(t for t in self.recent if t != task.id)][:PREPARED]
+        self.recent = [task.id, *(t for t in self.recent if t != task.id)][: PREPARED.get(self.backend, ROOM)]
         try:
             message = self.ask(request, limits)
         except SandboxError:
@@ -224,17 +232,25 @@ class Pool:
         self.watch = None
         """Set by sandbox.canary.Watch: told of every judgement, so that canaries ride along."""
 
-    async def __aenter__(self) -> typing.Self:
+    def launch(self) -> typing.Self:
+        """Take the slots that are free and start their processes, without waiting for any: they come up while the caller does
+        something else before it enters the pool. Raises SandboxError."""
         names = backends.slots(self.backend)
         if not names:
             raise SandboxError(f"no slot for backend {self.backend} on this machine")
         most = max(1, len(names) // self.limits.threads) if self.backend == "cpp" else len(names)
-        wanted = min(self.wanted or most, most)
-        while len(self.slots) < wanted:
-            lease = await asyncio.to_thread(Lease.take, self.backend, names, wait=not self.slots)
-            if lease is None:
-                break
-            self.slots.append(Slot(self.backend, lease, pinned=self.limits.threads == 1))
+        while len(self.slots) < min(self.wanted or most, most) and (lease := Lease.take(self.backend, names, wait=False)):
+            self._add(lease)
+        return self
+
+    def _add(self, lease: Lease) -> None:
+        self.slots.append(Slot(self.backend, lease, pinned=self.limits.threads == 1))
+        self.slots[-1].launch()
+
+    async def __aenter__(self) -> typing.Self:
+        self.launch()
+        if not self.slots:
+            self._add(await asyncio.to_thread(Lease.take, self.backend, backends.slots(self.backend), wait=True))
         self.idle = list(self.slots)
         self.opened, self.busy_s = time.monotonic(), 0.0
         self.cache: dict[tuple, Verdict] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages import play
+from stages import judging, play
 from stages.stage import Job, main
 
 OUT = "artifacts/trajectories/collect"
@@ -13,10 +13,11 @@ def run(job: Job) -> None:
 
     section = job.params.collect
     tasks = play.draw(read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", "train"), section.tasks, section.seed)
+    judges = judging.pool(job).launch()
     player = play.sampler(job, "artifacts/checkpoints/single_turn")
     store = TrajectoryStore(job.work / "live", 0)
     play.play_all(
-        job, tasks, lambda task, seed: player.generate, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
+        job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
         samples=section.samples, seed=section.seed,
     )
     store.publish(job.out(OUT))

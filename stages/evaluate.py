@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages import play, score
+from stages import judging, play, score
 from stages.stage import Job, main
 
 
@@ -11,10 +11,11 @@ def run(job: Job) -> None:
 
     section = job.params.evaluate
     tasks = play.draw(read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", section.split), section.tasks, section.seed)
+    judges = judging.pool(job).launch()
     player = play.sampler(job, f"artifacts/checkpoints/{job.key}")
     store = TrajectoryStore(job.work / "live", job.round)
     play.play_all(
-        job, tasks, lambda task, seed: player.generate, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
+        job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
         samples=section.samples, seed=section.seed, round=job.round,
     )
     store.publish(job.out(f"artifacts/trajectories/evaluate-{job.key}"))

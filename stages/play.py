@@ -204,15 +204,16 @@ def unplayed(
     return [(task, sample) for task, sample in every if content_id(task.id, checkpoint, stage, round, sample) not in finished]
 
 
-def play_all(job: Job, tasks: Sequence[Task], player: Callable[[Task, int], Any], **keywords: Any) -> dict[str, int]:
-    """`episodes` with a pool of its own, opened only when an episode is left to play. All its processes are gone when this returns."""
+def play_all(job: Job, tasks: Sequence[Task], player: Callable[[Task, int], Any], *, judges=None, **keywords: Any) -> dict[str, int]:
+    """`episodes` with a pool that is entered here, by default one of its own, opened only when an episode is left to play; `judges`: one
+    whose processes were launched while the player was loaded. All its processes are gone when this returns."""
     asked = {name: keywords[name] for name in ("checkpoint", "samples", "first", "round") if name in keywords}
-    if not unplayed(job, tasks, keywords["store"], **asked):
+    if judges is None and not unplayed(job, tasks, keywords["store"], **asked):
         return {}
 
     async def run() -> dict[str, int]:
-        async with pool(job) as judges:
-            return await episodes(job, tasks, player, judges=judges, **keywords)
+        async with judges or pool(job) as entered:
+            return await episodes(job, tasks, player, judges=entered, **keywords)
 
     return asyncio.run(run())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages import play
+from stages import judging, play
 from stages.stage import Job, main
 
 
@@ -17,10 +17,11 @@ def run(job: Job) -> None:
         tasks = curriculum.draw(train, section.tasks, seed, history=history, floor=section.floor)
     else:
         tasks = play.draw(train, section.tasks, seed)
+    judges = judging.pool(job).launch()
     player = play.sampler(job, f"artifacts/checkpoints/{job.params.round.prev}")
     store = TrajectoryStore(job.work / "live", job.round)
     play.play_all(
-        job, tasks, lambda task, seed: player.generate, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
+        job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
         samples=section.samples, seed=play.seed_of(section.seed, job.round), round=job.round,
     )
     store.publish(job.out(out))

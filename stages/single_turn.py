@@ -35,10 +35,11 @@ async def iterate(job: Job) -> tuple[list[float], str | None]:
 
     section = job.params.single_turn
     train = read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", "train")
+    judges = judging.pool(job).launch()
     player = play.sampler(job, "artifacts/checkpoints/sft")
     policy, critic = job.root / "artifacts/checkpoints/sft", None
     store, rewards, history, ids = TrajectoryStore(job.work / "live", 0), [], {}, []
-    async with judging.pool(job) as judges:
+    async with judges:
         for iteration in range(section.iterations):
             if iteration:
                 player.reload(policy)
