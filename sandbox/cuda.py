@@ -32,9 +32,11 @@ from sandbox.cuda_task import SLOTS, Prepared, References
 from sandbox.cuda_worker import see_only
 
 zygote_imports = ("cupy", "sandbox.cuda_module", "sandbox.cuda_plan")
-MODULES = ("cupy", "triton", "cuda_extension")
+MODULES = ("cupy", "triton", "cuda_extension", "load_inline", "load")
 """Formats that run as host code in the confined child."""
 _CACHED_BUILDS = 256
+BANK_SHARE = 8
+"""One in so many bytes of what is free on the GPU may hold questions of a task for its next candidates."""
 
 
 def slots() -> list[str]:
@@ -220,7 +222,7 @@ class CudaBackend:
         """Reference and baselines with no candidate alive. Raises TaskInvalid."""
         import torch
 
-        from sandbox.oracle import Reference
+        from sandbox.oracle import BANK_BYTES, Reference
 
         # A server that waits with a compiled plan has run nothing yet, but holds the card's memory
         self._drop()
@@ -228,8 +230,9 @@ class CudaBackend:
         torch.backends.cuda.matmul.allow_tf32 = track == "tf32"
         try:
             # Four times inputs and outputs, as the oracle asks, within half of what is free now
-            free = dataclasses.replace(limits, memory_bytes=torch.cuda.mem_get_info()[0] // 2)
-            reference = Reference(task, device="cuda", precision=precision, limits=free)
+            free = torch.cuda.mem_get_info()[0]
+            within = dataclasses.replace(limits, memory_bytes=free // 2)
+            reference = Reference(task, device="cuda", precision=precision, limits=within, bank_bytes=max(BANK_BYTES, free // BANK_SHARE))
             inputs, outputs = list(reference.inputs), list(reference.outputs)
             slab = Slab(inputs=inputs, outputs=outputs, state=reference.state, slots=SLOTS, flush_bytes=self.flush_bytes)
         except (torch.OutOfMemoryError, cudriver.CudaError) as error:

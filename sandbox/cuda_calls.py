@@ -14,6 +14,9 @@ from sandbox.cuda_memory import GUARD_BYTE
 from sandbox.cuda_task import Prepared
 
 POISONS = (0xFF, 0x7F, 0xC3, 0x3B)
+FAST_MS, LIGHT_BYTES, LEAST = 10.0, 128 << 20, 12
+"""Where a call takes longer, or a question with its answer is larger, fewer than `limits.calls` are timed by the device, at least LEAST: a
+question of a gigabyte takes ten milliseconds to draw and to answer in fp64."""
 
 
 def calls(prepared: Prepared, call: Callable[[Any, str, int], Any], wall_of: Callable[[Any], float]) -> Iterator[tuple[str, Any]]:
@@ -26,7 +29,8 @@ def calls(prepared: Prepared, call: Callable[[Any, str, int], Any], wall_of: Cal
     cases = {kind: prepared.reference.cases(kind) for kind in prepared.reference.kinds}
     for number in range(2):
         costs.append(wall_of(call(next(cases["own"]), "warm", number)))
-    count = limits.calls if costs[1] < 10.0 else max(10, int(limits.calls * 10.0 / costs[1]))
+    share = min(1.0, FAST_MS / costs[1], LIGHT_BYTES / (prepared.input_bytes + prepared.output_bytes))
+    count = max(LEAST, int(limits.calls * share))
     rest = [("own", "device")] * count + [("own", "wall")] * max(5, count // 6)
     rest += [(kind, "check") for kind in prepared.reference.kinds if kind != "own"]
     random.SystemRandom().shuffle(rest)

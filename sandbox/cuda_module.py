@@ -31,6 +31,8 @@ def candidate_server(channel, payload: dict, fds) -> None:
         os.environ["LD_LIBRARY_PATH"] = payload["loader"]
     # The zygote imported CuPy as another user, and its cache folder is fixed at import: here it cannot be reached
     os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
+    # Modules that compile as they load (load_inline): both of their units at once
+    os.environ |= {"TORCH_EXTENSIONS_DIR": os.path.join(os.environ.get("TMPDIR", "/tmp"), "extensions"), "MAX_JOBS": "2"}
     _serve_module(_ModuleServer(socket.socket(fileno=fds[0]), files=payload["files"], library=payload.get("library")), payload["gpu"])
 
 

@@ -37,6 +37,8 @@ class Prepared:
     """Median host times of one synchronized call."""
     closed: dict[str, list[list[float]]] = dataclasses.field(default_factory=dict)
     """Tier 1: the judge's clock around copies and call."""
+    closed_at: float = float("-inf")
+    """When the last of them was taken (monotonic)."""
     empty_ms: float = 0.0
     """Tier 1: the least time of such a call that does nothing."""
     round_trip_ms: float = 0.0

@@ -112,9 +112,13 @@ class Failure(Exception):
 def failure_of(error: BaseException, candidate_ran: bool) -> Failure:
     if isinstance(error, Failure):
         return error
-    text = f"{type(error).__name__}: {error}".strip()[:1000]
+    whole = f"{type(error).__name__}: {error}".strip()
+    text = whole[:1000]
     if type(error).__name__ in ("CompileException", "CompilationError"):
         return Failure("compile_error", text.splitlines()[0][:500], log="".join(traceback.format_exception(error)[-12:]))
+    if "Error building extension" in whole:  # torch.utils.cpp_extension, inside a candidate
+        line = next((line for line in whole.splitlines() if "error:" in line), whole.splitlines()[0])
+        return Failure("compile_error", line.strip()[:500], log=whole[-4000:])
     memory = (isinstance(error, cudriver.CudaError) and error.code == cudriver.OUT_OF_MEMORY) or "OutOfMemoryError" in type(error).__name__
     log = "".join(traceback.format_exception(error)[-12:])
     return Failure("out_of_memory" if memory or isinstance(error, MemoryError) else "runtime_error", text, log=log, ours=not candidate_ran)

@@ -39,7 +39,7 @@ TWINS, TWIN_ROWS = 0.25, 8
 """Share of the new own questions that are the first one but for so many rows: who knows a question by its first values, its sum or its pointer
 gives a stale answer. Too few to be a median's matter for who compares every element and answers the difference only."""
 BANK_BYTES = 640 << 20
-"""Cases kept for the next candidate of the same task; a candidate sees each at most once."""
+"""Cases kept for the next candidate of the same task, where the backend says nothing else; a candidate sees each at most once."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,10 +111,12 @@ class Reference:
     `inputs` holds a TensorSpec for each tensor and the value itself for anything else; `outputs` a TensorSpec each.
     """
 
-    def __init__(self, task: Task, *, device: str = "cpu", precision: str = "fp32", limits: Limits | None = None):
+    def __init__(
+        self, task: Task, *, device: str = "cpu", precision: str = "fp32", limits: Limits | None = None, bank_bytes: int = BANK_BYTES
+    ):
         import torch
 
-        self.task, self.device, self.precision = task, device, precision
+        self.task, self.device, self.precision, self.bank_most = task, device, precision, bank_bytes
         self.low = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
         self.module = load_source(task.source)
         self.train = task.mode == "train" or getattr(self.module, "MODE", "eval") == "train"
@@ -537,7 +539,7 @@ class Reference:
         while True:
             again = kind == "own" and self.bank[kind] and random.SystemRandom().random() < TWINS
             case = (self._twin(self.bank[kind]) if again else None) or self.draw(kind)
-            if self.bank_bytes + case.nbytes <= BANK_BYTES:
+            if self.bank_bytes + case.nbytes <= self.bank_most:
                 self.bank[kind].append(case)
                 self.bank_bytes += case.nbytes
             yield case

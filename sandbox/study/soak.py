@@ -89,8 +89,9 @@ async def work(study: Study) -> tuple[list[dict], bool]:
         # One more than slots, so that none is idle while lines are written
         await asyncio.gather(*(run() for _ in range(len(pool.slots) + 1)))
         usage = pool.usage()
-    left = {key: sorted(set(map(str, found)) - set(map(str, before[key]))) for key, found in (await settled(marker, backend, before)).items() if key != "gpu_mib"}
-    grown = max(0, leftovers(marker, backend)["gpu_mib"][0] - before["gpu_mib"][0])
+    after = await settled(marker, backend, before)
+    left = {key: sorted(set(map(str, found)) - set(map(str, before[key]))) for key, found in after.items() if key != "gpu_mib"}
+    grown = max(0, after["gpu_mib"][0] - before["gpu_mib"][0])
     number = len(study.of("run"))
     study.add(f"run/{number}", left=left, gpu_mib_grown=grown, usage={k: round(v, 2) for k, v in usage.items()})
     return figures(study, stream), all(study.has(f"stream/{i}") for i in range(len(stream)))
@@ -111,10 +112,11 @@ async def judge(study: Study, pool, key: str, row: dict, tasks: dict) -> None:
 
 
 async def settled(marker: str, backend: str, before: dict) -> dict:
-    """What is left once the kernel has had a few seconds to reap."""
+    """What is left once the kernel and the driver have had a few seconds to reap."""
     for _ in range(20):
         found = leftovers(marker, backend)
-        if not any(set(map(str, found[k])) - set(map(str, before[k])) for k in found if k != "gpu_mib"):
+        clean = not any(set(map(str, found[k])) - set(map(str, before[k])) for k in found if k != "gpu_mib")
+        if clean and found["gpu_mib"][0] - before["gpu_mib"][0] <= GPU_SLACK_MIB:
             break
         await asyncio.sleep(0.25)
     return found

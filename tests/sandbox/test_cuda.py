@@ -336,3 +336,31 @@ class ModelNew(nn.Module):
     assert verdict_of(CHAIN, Candidate(format="cuda_extension", files=good)).correct
     bad = good | {"kernels/chain.cu": kernel.replace("expf", "undefined")}
     assert verdict_of(CHAIN, Candidate(format="cuda_extension", files=bad)).status is Status.COMPILE_ERROR
+
+
+def test_load_inline_compiles_inside_the_confinement():
+    """The format of most published kernels."""
+    binding = """
+torch::Tensor run(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    chain<<<(x.numel() + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+    return y;
+}
+"""
+    text = f'''import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = r"""{CHAIN_KERNEL.replace('extern "C" ', "")}{binding}"""
+extension = load_inline(name="chain", cpp_sources="torch::Tensor run(torch::Tensor x);", cuda_sources=SOURCE, functions=["run"])
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return extension.run(x)
+'''
+    limits = dataclasses.replace(LIMITS, build_s=200.0)
+    verdict = verdict_of(CHAIN, Candidate(format="load_inline", files={"model_new.py": text}), limits=limits)
+    assert verdict.correct, verdict.reason
+    bad = verdict_of(CHAIN, Candidate(format="load_inline", files={"model_new.py": text.replace("expf", "undefined")}), limits=limits)
+    assert bad.status is Status.COMPILE_ERROR and "undefined" in bad.reason
