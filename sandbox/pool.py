@@ -26,6 +26,8 @@ LONGEST_S = 900.0
 
 UNREADY = max(ROOM, *PREPARED.values())
 """Distance of a task that a slot would have to make ready."""
+CROWD = 5
+"""Questions that wait for a slot which has their task ready, before another slot makes it ready too: that costs about as much as so many verdicts."""
 REMEMBERED = 4096
 """Verdicts that a pool keeps for who does not ask afresh: a service lives for weeks."""
 FEEDBACK_CALLS = 24
@@ -83,6 +85,10 @@ class Slot:
     def distance(self, task: str) -> int:
         """0 for the task of the last request, 1 for the one before, ...; UNREADY for tasks that the judge process has dropped."""
         return self.recent.index(task) if task in self.recent else UNREADY
+
+    def expect(self, task: str) -> None:
+        """The next request is about this task."""
+        self.recent = [task, *(t for t in self.recent if t != task)][: PREPARED.get(self.backend, ROOM)]
 
     def launch(self) -> None:
         """Start the zygote and do not wait for it."""
@@ -177,10 +183,11 @@ class Slot:
     def call(self, call: str, task: Task, limits: Limits, **fields) -> Verdict | Measurement:
         """A request with its one retry. Raises SandboxError."""
         request = {"call": call, "backend": self.backend, "task": task.to_dict(), "limits": limits.to_dict(), **fields}
-        self.recent = [task.id, *(t for t in self.recent if t != task.id)][: PREPARED.get(self.backend, ROOM)]
+        self.expect(task.id)
         try:
             message = self.ask(request, limits)
         except SandboxError:
+            self.recent = [task.id]  # the process that had the others is gone
             message = self.ask(request, limits)
         kind = Verdict if call == "judge" else Measurement
         if "invalid" not in message:
@@ -305,12 +312,9 @@ class Pool:
     async def _take(self, task: str, quick: bool) -> Slot:
         if self.left:
             raise SandboxError("the pool has been left")
-        if self.idle:
-            chosen = min(self.idle, key=lambda s: s.distance(task))
-            self.idle.remove(chosen)
-            return chosen
         place = asyncio.get_running_loop().create_future()
         self.waiting.append((task, quick, place))
+        self._hand_out()
         try:
             return await place
         except asyncio.CancelledError:
@@ -319,15 +323,29 @@ class Pool:
             raise
 
     def _give(self, free: Slot) -> None:
+        self.idle.append(free)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Idle slots to who waits: quick work first, then what a slot has ready, then what none has. What another slot has ready is left
+        to it, unless it has a crowd of such work before it."""
         self.waiting = [w for w in self.waiting if not w[2].done()]
-        if not self.waiting:
-            self.idle.append(free)
-            return
-        others = [s for s in self.slots if s is not free]
-        # First what this slot has ready, then what none has; what another has ready is left to it while there is a choice.
-        chosen = min(self.waiting, key=lambda w: (not w[1], free.distance(w[0]), any(s.distance(w[0]) < UNREADY for s in others)))
-        self.waiting.remove(chosen)
-        chosen[2].set_result(free)
+
+        def cost(free: Slot, waiting: tuple) -> tuple | None:
+            task, quick, _ = waiting
+            owners = [s for s in self.slots if s is not free and s.distance(task) < UNREADY]
+            if quick or free.distance(task) < UNREADY or not owners:
+                return not quick, free.distance(task), False
+            before = min(sum(owner.distance(w[0]) < UNREADY for w in self.waiting) for owner in owners)
+            return (True, UNREADY, True) if before >= CROWD else None
+
+        while pairs := [(price, free, w) for free in self.idle for w in self.waiting if (price := cost(free, w)) is not None]:
+            _, free, chosen = min(pairs, key=lambda pair: pair[0])
+            self.idle.remove(free)
+            self.waiting.remove(chosen)
+            if not chosen[1]:
+                free.expect(chosen[0])
+            chosen[2].set_result(free)
 
     async def judge(
         self,

@@ -130,3 +130,39 @@ def test_a_group_stops_at_the_first_verdict_that_is_enough():
 def test_only_cpp_has_builders():
     with pytest.raises(ValueError, match="builders: got 2 on cuda, wanted 0"):
         Pool(backend="cuda", builders=2)
+
+
+def test_a_task_stays_with_the_slot_that_has_it_ready_until_a_crowd_waits_for_that_slot():
+    """No process: who gets which slot is decided before any question is asked."""
+
+    class Idle:
+        closed = False
+
+        def __init__(self, name: str):
+            self.name, self.backend, self.recent = name, "cpp", []
+
+    Idle.distance, Idle.expect = Slot.distance, Slot.expect
+
+    async def run():
+        pool = Pool(backend="cpp")
+        a, b = pool.slots = [Idle("a"), Idle("b")]
+        pool.idle = [a, b]
+        first = [asyncio.create_task(pool._take(task, False)) for task in ("one", "one", "two", "two")]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [t.done() for t in first] == [True, False, True, False]
+        slots = {"one": first[0].result(), "two": first[2].result()}
+        assert slots["one"] is not slots["two"]
+        # The slot of "two" is free and leaves what is ready beside it, though it has nothing else to do
+        pool._give(slots["two"])
+        pool._give(await first[3])
+        assert first[3].result() is slots["two"] and not first[1].done() and pool.idle == [slots["two"]]
+        crowd = [asyncio.create_task(pool._take("one", False)) for _ in range(pools.CROWD - 1)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert first[1].done() and first[1].result() is slots["two"], "a crowd waits: the other slot makes it ready too"
+        for late in crowd:
+            late.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+
+    asyncio.run(run())
