@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 LOWEST = {"float32": 2e-5, "float64": 1e-10, "bfloat16": 2e-2, "float16": 3e-3}
 """Relative error of an element that any honest order of operations is granted, by output dtype."""
@@ -34,6 +35,8 @@ TYPICAL = 0.995
 """Quantile of the noise that sets the tolerance; what lies above it is granted to those elements alone."""
 EFFECT = 10.0
 """Times LOWEST: what a buffer or an input may differ by from what the reference leaves there."""
+KEPT_LENGTH = 16
+"""Elements of a row from which its scale is kept rather than found anew."""
 PIECE, CACHED_PIECE = 1 << 24, 1 << 17
 """Elements compared at a time: bounded memory on a GPU, and on a CPU as many as its caches hold."""
 
@@ -43,7 +46,7 @@ class Tolerance:
     """What one output may differ by: `relative * (|expected| + row scale) + absolute` an element, `bulk` in the mean of the relative error.
 
     `far`: magnitudes above it are left out of row scales. `slack`: (flat positions, allowed gaps) of elements that an ulp of the inputs
-    moves further than that; an integer element there may be anything.
+    moves further than that; an integer element there may be anything. `scale`: the expected output's row scales [rows, 1], where they are kept.
     """
 
     relative: float
@@ -51,6 +54,7 @@ class Tolerance:
     absolute: float = 0.0
     far: float = float("inf")
     slack: tuple | None = None
+    scale: Any = dataclasses.field(default=None, compare=False)
 
 
 def name_of(dtype) -> str:
@@ -139,16 +143,34 @@ def row_scale(rows, far: float):
     return (total / count.clamp_min(1)).to(rows.dtype)
 
 
-def _pieces(expected, far: float):
-    """(rows, columns, scale) of pieces of an output seen as a matrix of its rows, each of bounded size."""
+def _blocks(rows):
+    """Slices of some rows each, of bounded size."""
+    step = max(1, _piece(rows) // rows.shape[1])
+    return [slice(top, min(top + step, rows.shape[0])) for top in range(0, rows.shape[0], step)]
+
+
+def _scale(block, far: float):
     import torch
 
+    return row_scale(block if block.dtype is torch.float64 else block.float(), far)
+
+
+def scales(expected, far: float):
+    """Row scales of a floating output [rows, 1], to be kept beside it: an answer is compared many times. None where rows are so short that they would
+    be no small part of it."""
+    import torch
+
+    if not expected.numel() or not expected.is_floating_point() or _row_length(expected.shape) < KEPT_LENGTH:
+        return None
+    rows = _rows(expected, expected)
+    return torch.cat([_scale(rows[some], far) for some in _blocks(rows)])
+
+
+def _pieces(expected, far: float, kept=None):
+    """(rows, columns, scale) of pieces of an output seen as a matrix of its rows, each of bounded size. kept: its scales, where they are known."""
     rows, piece = _rows(expected, expected), _piece(expected)
-    step = max(1, piece // rows.shape[1])
-    for top in range(0, rows.shape[0], step):
-        some = slice(top, min(top + step, rows.shape[0]))
-        block = rows[some]
-        scale = row_scale(block if block.dtype is torch.float64 else block.float(), far)
+    for some in _blocks(rows):
+        scale = _scale(rows[some], far) if kept is None else kept[some]
         for left in range(0, rows.shape[1], piece):
             yield some, slice(left, min(left + piece, rows.shape[1])), scale
 
@@ -208,7 +230,7 @@ def beyond(value, expected, tolerance: Tolerance, factor: float) -> tuple | None
 
     places, gaps = [], []
     length = _row_length(expected.shape)
-    for some, columns, scale in _pieces(expected, tolerance.far):
+    for some, columns, scale in _pieces(expected, tolerance.far, tolerance.scale):
         mine, exact = _rows(value, expected)[some, columns], _rows(expected, expected)[some, columns]
         if not expected.is_floating_point():
             over = mine != exact
@@ -324,7 +346,7 @@ def _close(value, expected, tolerance: Tolerance) -> str | None:
     values, rows = _rows(value, expected), _rows(expected, expected)
     # Nothing can exceed the mean that did not exceed the bound of an element
     mean_matters = tolerance.bulk < tolerance.relative and expected.numel() >= BULK_LEAST
-    for some, columns, scale in _pieces(expected, tolerance.far):
+    for some, columns, scale in _pieces(expected, tolerance.far, tolerance.scale):
         mine, exact = values[some, columns], rows[some, columns]
         if exact.dtype in (torch.bfloat16, torch.float16):
             mine, exact = mine.float(), exact.float()

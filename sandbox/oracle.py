@@ -494,7 +494,8 @@ class Reference:
         leaned = [self._exact(self._leaned(inputs, first), low) for first in (True, False) if self.chooses and self.high is not None]
         tolerance = []
         for number, (answer, allowed) in enumerate(zip(expected, self.tolerances[kind], strict=True)):
-            allowed = dataclasses.replace(allowed, far=compare.far_of(answer))
+            far = compare.far_of(answer)
+            allowed = dataclasses.replace(allowed, far=far, scale=compare.scales(answer, far))
             factor = compare.COARSE_FACTOR if self.coarse else compare.FACTOR.get(compare.name_of(answer.dtype), 1.0)
             # An ulp of an input moves any output by about one, a third of a tolerance of 16 bits; what it decides, it moves by far
             views = [(low[number], factor), *((outputs[number], 1.0 if self.low is None else 0.25) for outputs in nudged)]
