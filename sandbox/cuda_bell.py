@@ -54,7 +54,10 @@ class Button(_Page):
     def done(self) -> bool:
         """Looks at the page BURST times, or until the call is done."""
         words, number = self.words, self.number
-        return any(words[_ANSWERED] == number for _ in range(BURST))
+        if any(words[_ANSWERED] == number for _ in range(BURST)):
+            return True
+        os.sched_yield()  # the server may wait for this very core
+        return False
 
     @property
     def asleep(self) -> bool:
@@ -73,6 +76,7 @@ class Bell(_Page):
                 if words[_ASKED] != self.number:
                     self.number = words[_ASKED]
                     return bytes([words[_COMMAND] & 0xFF]), words[_SLOT]
+            os.sched_yield()
             if poll.poll(0):
                 return None
             if time.perf_counter() > end:
