@@ -11,6 +11,7 @@ import contextlib
 import os
 import random
 import statistics
+import struct
 import time
 from typing import Any
 
@@ -49,7 +50,6 @@ class ClosedLoop:
         try:
             with contextlib.closing(peer):
                 peer.share(prepared.slab, prepared.layout)
-                peer.hang_bell()
                 # Until here no candidate code has run; from here on every failure is its own
                 peer.ran = True
                 loaded = load(peer, prepared, "candidate", seconds=prepared.limits.build_s)
@@ -85,7 +85,7 @@ class ClosedLoop:
         for target, source in pieces:
             target.copy_(source)
         torch.cuda.synchronize()
-        peer.ring(command, slot, seconds=seconds)
+        peer.ask(command + struct.pack("<I", slot), seconds=seconds, wanted=b"D")
         got = prepared.slab.capture(slot)
         torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - start), got
@@ -94,13 +94,12 @@ class ClosedLoop:
         """Empty round trips and references by the same protocol, no candidate alive."""
         compiled = not prepared.closed or self.references.holds(prepared)
         peer = self.references.peer(prepared)
-        peer.hang_bell()
         case = prepared.reference.draw("own")
         empty, bare = [], []
         for i in range(EMPTY_BLOCK):
             empty.append(self._clocked(prepared, peer, case, i % SLOTS, b"N", 60.0)[0])
             start = time.perf_counter()
-            peer.ring(b"N", 0, seconds=60.0)
+            peer.ask(b"N" + struct.pack("<I", 0), seconds=60.0, wanted=b"D")
             bare.append(1e3 * (time.perf_counter() - start))
         prepared.empty_ms = min([*empty[5:], *([prepared.empty_ms] if prepared.empty_ms else [])])
         prepared.round_trip_ms = statistics.median(bare[5:])

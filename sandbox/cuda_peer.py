@@ -5,14 +5,11 @@ from __future__ import annotations
 import glob
 import json
 import os
-import select
 import socket
 import struct
-import time
 from typing import Any
 
 from data.records import SandboxError, Status
-from sandbox import cuda_bell
 from sandbox.backends import Failed
 from sandbox.cuda_memory import Slab
 from sandbox.cuda_worker import Broken, receive, send
@@ -34,20 +31,20 @@ class Peer:
             self.child = slot.spawn(role, payload, fds=(theirs.fileno(),), confinement=confinement)
         self.socket, self.trusted, self.ran = mine, trusted, False
         """`ran`: candidate code may have run, so silence and death are its own."""
-        self.button: cuda_bell.Button | None = None
 
     def ask(self, message: bytes, *, seconds: float, wanted: bytes, descriptor: int | None = None, late: Status = Status.TIMEOUT) -> bytes:
         """Send and await the answer whose first byte is `wanted`; returns the rest. Raises Failed or SandboxError."""
         self.socket.settimeout(seconds)
         try:
             send(self.socket, message, descriptor)
-            return self._answer(wanted)
+            answer, _ = receive(self.socket, most=64 << 20 if self.trusted else 1 << 16)
         except Broken as error:
-            raise self._broken(error, message[:1], seconds, late) from None
-
-    def _answer(self, wanted: bytes) -> bytes:
-        """The next frame, which must begin with `wanted`. Raises Broken, Failed, SandboxError."""
-        answer, _ = receive(self.socket, most=64 << 20 if self.trusted else 1 << 16)
+            log = self.close()
+            if not self.ran:
+                raise SandboxError(f"{message[:1].decode()}: {error}; {log[-500:]}") from None
+            if error.late:
+                raise Failed(late, f"no answer within {seconds:g} s", log=log) from None
+            raise Failed(Status.RUNTIME_ERROR, f"the process died: {error}", log=log) from None
         if answer[:1] == b"E":
             raise self._told(answer[1:])
         if answer[:1] != wanted:
@@ -55,48 +52,6 @@ class Peer:
             text = f"got answer {answer[:20]!r}, wanted {wanted!r}"
             raise Failed(Status.RUNTIME_ERROR, text) if self.ran else SandboxError(text)
         return answer[1:]
-
-    def _broken(self, error: Broken, command: bytes, seconds: float, late: Status) -> Exception:
-        log = self.close()
-        if not self.ran:
-            return SandboxError(f"{command.decode()}: {error}; {log[-500:]}")
-        if error.late:
-            return Failed(late, f"no answer within {seconds:g} s", log=log)
-        return Failed(Status.RUNTIME_ERROR, f"the process died: {error}", log=log)
-
-    def hang_bell(self) -> None:
-        """Give the server a doorbell, if it has none."""
-        if self.button is None:
-            descriptor = cuda_bell.make()
-            try:
-                self.ask(b"H", seconds=30.0, wanted=b"M", descriptor=descriptor)
-                self.button = cuda_bell.Button(descriptor)
-            finally:
-                os.close(descriptor)
-
-    def ring(self, command: bytes, slot: int, *, seconds: float) -> None:
-        """R or N by the doorbell; returns as soon as the server has rung back. Raises as `ask`."""
-        start, woken, poll = time.perf_counter(), False, select.poll()
-        poll.register(self.socket, select.POLLIN)
-        self.socket.settimeout(seconds)
-        self.button.press(command, slot)
-        try:
-            while not self.button.done():
-                if poll.poll(0):
-                    # Nothing is said during a call but that it failed, and that a sleeper is awake
-                    self._answer(b"Q" if woken else b"E")
-                    woken = False
-                elif self.button.asleep and not woken:
-                    send(self.socket, b"P")
-                    woken = True
-                if (took := time.perf_counter() - start) > seconds:
-                    raise Broken("no answer in time", late=True)
-                if took > cuda_bell.AWAKE_S:
-                    time.sleep(5e-5)
-            if woken:
-                self._answer(b"Q")
-        except Broken as error:
-            raise self._broken(error, command, seconds, Status.TIMEOUT) from None
 
     def _told(self, body: bytes) -> Exception:
         """What an E frame says; an untrusted server that has run candidate code cannot make it our failure."""
@@ -129,9 +84,6 @@ class Peer:
     def close(self) -> str:
         """Kill it and wait until it is gone; returns what it printed. Safe to call twice."""
         self.socket.close()
-        if self.button is not None:
-            self.button.close()
-            self.button = None
         return (self.child.close() or {}).get("log", "")
 
 

@@ -6,7 +6,6 @@ Frames on the socket: 4 bytes of length, then the message; its first byte is the
     S json + descriptor: map memory -> M           L json: load a module -> K json           P: ping -> Q
     C: compile a plan -> C log cubin               B: bind it to the mapped memory -> M
     R u32: run on slot, synchronize -> D           N u32: an empty call -> D                 Z u32: by step -> J json
-    H + descriptor: from here on R and N come by the bell too (sandbox/cuda_bell.py), without frames -> M
     T u32: run after an L2 flush between events -> D device ms, wall ms (float64)            W u32: the same, synchronized before
     any failure -> E json {"status", "reason", "log", "ours"}
 """
@@ -24,7 +23,6 @@ import traceback
 from typing import Any
 
 from sandbox import cudriver
-from sandbox.cuda_bell import Bell
 
 MAX_FRAME = 64 << 20
 SPIN_S = 0.002
@@ -136,15 +134,10 @@ class Server:
         self.flush = self.flush_bytes = 0
         self.events: cudriver.Events | None = None
         self.candidate_ran = False
-        self.bell: Bell | None = None
 
     def serve(self) -> None:
         try:
             while True:
-                if self.bell is not None and (rung := self.bell.wait(self.channel)):
-                    self.call(*rung)
-                    self.bell.answer()
-                    continue
                 message, descriptor = receive(self.channel)
                 self.answer(message[:1], message[1:], descriptor)
         except Broken:
@@ -155,27 +148,21 @@ class Server:
             except Broken:
                 return
 
-    def call(self, command: bytes, slot: int) -> None:
-        """R or N: the calls that are timed from outside."""
+    def answer(self, command: bytes, body: bytes, descriptor: int | None) -> None:
         if command == b"R":
+            slot = struct.unpack("<I", body)[0]
             self.run(slot)
             self.deliver(slot)
-        else:
-            cudriver.fill(self.flush, 0, 4)
-        self.synchronize()
-
-    def answer(self, command: bytes, body: bytes, descriptor: int | None) -> None:
-        if command in b"RN":
-            self.call(command, struct.unpack("<I", body)[0])
+            self.synchronize()
             send(self.channel, b"D")
         elif command in b"TW":
             send(self.channel, b"D" + struct.pack("<dd", *self.timed(struct.unpack("<I", body)[0], command == b"W")))
         elif command == b"P":
             send(self.channel, b"Q")
-        elif command == b"H":
-            self.bell = Bell(descriptor)
-            os.close(descriptor)
-            send(self.channel, b"M")
+        elif command == b"N":
+            cudriver.fill(self.flush, 0, 4)
+            self.synchronize()
+            send(self.channel, b"D")
         elif command == b"S":
             self.map(json.loads(body), descriptor)
             self.mapped()
@@ -224,7 +211,7 @@ class Server:
         """Put the result of `run` into the slot's outputs, where it does not stand there already."""
 
     def other(self, command: bytes, body: bytes) -> None:
-        raise Failure("runtime_error", f"got command {command!r}, wanted one of SHBLPRNZTW", ours=True)
+        raise Failure("runtime_error", f"got command {command!r}, wanted one of SBLPRNZTW", ours=True)
 
 
 class _Memory:

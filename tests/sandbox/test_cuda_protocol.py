@@ -4,15 +4,11 @@ import dataclasses
 import json
 import os
 import signal
-import time
 
 import pytest
 
 from data.records import Baselines, Candidate, SandboxError, Status, Task
-from sandbox import cuda_closed
 from sandbox.backends import Failed, Limits, TaskInvalid
-from sandbox.cuda_bell import AWAKE_S
-from sandbox.cuda_memory import Slab
 
 torch = pytest.importorskip("torch")
 
@@ -245,9 +241,7 @@ def test_library_steps_run_and_count_as_not_own(backend):
     assert error.value.status is Status.REJECTED and error.value.rule == "library_kernel"
 
 
-def test_a_correct_module_is_below_resolution_when_calls_are_short(backend, monkeypatch):
-    # A round trip takes microseconds here and the fake card is slow: short against this resolution
-    monkeypatch.setattr(cuda_closed, "RESOLUTION", 10**6)
+def test_a_correct_module_is_below_resolution_when_calls_are_short(backend):
     found = judged(backend, module_of("return torch.relu(x)"))
     assert (
         found.speedup is None and "below_resolution" in found.flags and "own_share_static" in found.flags and found.own_kernel_share is None
@@ -257,37 +251,11 @@ def test_a_correct_module_is_below_resolution_when_calls_are_short(backend, monk
 def test_a_slow_task_gets_credit_for_a_faster_module(backend):
     task = dataclasses.replace(
         RELU,
-        source=RELU.source.replace("        return torch.relu(x)", "        import time; time.sleep(0.06)\n        return torch.relu(x)"),
+        source=RELU.source.replace("        return torch.relu(x)", "        import time; time.sleep(0.02)\n        return torch.relu(x)"),
     )
-    found = judged(backend, module_of("import time; time.sleep(0.015)\nreturn torch.relu(x)"), task)
+    found = judged(backend, module_of("import time; time.sleep(0.005)\nreturn torch.relu(x)"), task)
     low, median, high = found.speedup["eager"]
     assert 1.8 < median < 6 and low <= median <= high
-
-
-def test_a_server_that_fell_asleep_before_the_bell_rings_is_woken(backend, monkeypatch):
-    pieces = Slab.pieces
-
-    def late(self, slot, values, count):
-        found = pieces(self, slot, values, count)
-        return (time.sleep(1.5 * AWAKE_S / len(found)) or pair for pair in found)
-
-    monkeypatch.setattr(Slab, "pieces", late)
-    monkeypatch.setattr(cuda_closed, "FIRST_BLOCK", 4)
-    monkeypatch.setattr(cuda_closed, "EMPTY_BLOCK", 8)
-    assert judged(backend, module_of("return torch.relu(x)")).times_ms
-
-
-def test_who_rings_back_before_the_answer_stands_there_is_compared_too_early(backend):
-    head = """
-import gc, time
-def early():
-    for thing in gc.get_objects():
-        if type(thing).__name__ == "Bell":
-            thing.answer()
-            time.sleep(0.05)
-"""
-    found = failure(backend, module_of("early()\nreturn torch.relu(x)", head))
-    assert found.status is Status.INCORRECT, str(found)
 
 
 @pytest.mark.parametrize(
