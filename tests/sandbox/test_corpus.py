@@ -57,7 +57,7 @@ def read() -> list[Entry]:
 ENTRIES = read()
 CPP = [e for e in ENTRIES if e.backend == "cpp"]
 CUDA = [e for e in ENTRIES if e.backend == "cuda"]
-SAMPLE = ("cuda_plan_matmul_wmma", "cuda_plan_cumsum_three_pass")
+SAMPLE = ("cuda_plan_matmul_wmma", "cuda_plan_cumsum_three_pass", "cuda_ext_log_softmax", "cuda_ext_row_extent")
 """Compiled by nvcc where there is one: a few seconds each."""
 INLINE = [e for e in CUDA if e.format == "load_inline"]
 on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not slots(), reason="no NVIDIA GPU on this machine"), pytest.mark.timeout(600)]
@@ -174,4 +174,4 @@ def test_the_corpus_has_what_it_says():
     wanted |= {"in_place", "multiple_outputs", "integer_output", "bool_output", "full_binding", "load_inline"}
     assert wanted <= {t for e in CPP for t in e.techniques}
     assert {e.task for e in CUDA} == {p.stem for p in (HERE / "tasks" / "cuda").glob("*.py")}
-    assert {"plan", "cupy", "triton"} <= {e.format for e in CUDA}
+    assert {"plan", "cupy", "triton", "cuda_extension"} <= {e.format for e in CUDA}
