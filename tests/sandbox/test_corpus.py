@@ -24,6 +24,8 @@ LIMITS = Limits(call_s=2.0, build_s=120.0, total_s=60.0, memory_bytes=6 << 30, c
 CUDA_LIMITS = Limits(call_s=5.0, build_s=200.0, total_s=300.0, memory_bytes=16 << 30)
 REFUSED: dict[str, str] = {
     "cpp_bound_mish": 'rejected/library_call: a full binding needs torch/types.h, and build.py takes only extern "C" functions',
+    "cuda_inline_gelu_accessor": "rejected/library_call: torch::PackedTensorAccessor32 and RestrictPtrTraits are not in TORCH_CPP_ALLOWED of sandbox/check.py",
+    "cuda_inline_min_reduce": "rejected/library_call: torch::kInt64 is not in TORCH_CPP_ALLOWED of sandbox/check.py, its synonym kLong is",
 }
 """Honest kernels that the judge still refuses, with the reason."""
 
@@ -174,4 +176,30 @@ def test_the_corpus_has_what_it_says():
     wanted |= {"in_place", "multiple_outputs", "integer_output", "bool_output", "full_binding", "load_inline"}
     assert wanted <= {t for e in CPP for t in e.techniques}
     assert {e.task for e in CUDA} == {p.stem for p in (HERE / "tasks" / "cuda").glob("*.py")}
-    assert {"plan", "cupy", "triton", "cuda_extension"} <= {e.format for e in CUDA}
+    assert {"plan", "cupy", "triton", "cuda_extension", "load_inline"} == {e.format for e in CUDA}
+    assert len(CUDA) >= 36 and len(INLINE) >= 8 and len({e.family for e in CUDA}) >= 20
+    wanted = {
+        "float4",
+        "warp_shuffle",
+        "padding",
+        "cooperative_groups",
+        "atomics",
+        "templates",
+        "grid_stride",
+        "half2",
+        "bf16",
+        "wmma",
+        "cp_async",
+    }
+    wanted |= {
+        "channels_last",
+        "views",
+        "in_place",
+        "multiple_outputs",
+        "integer_output",
+        "bool_output",
+        "import_in_init",
+        "dispatch",
+        "scan",
+    }
+    assert wanted <= {t for e in CUDA for t in e.techniques}

@@ -1,6 +1,5 @@
 # corpus: task=row_extent family=reduce_last format=cuda_extension backend=cuda techniques=multiple_outputs,cp_async,double_buffer
 import cuda_extension
-import torch
 from torch import nn
 
 
