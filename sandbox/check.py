@@ -25,7 +25,8 @@ LIBRARY_TOKENS = r"\b(cblas_\w+|mkl_\w+|dnnl\w*|sgemm_?|dgemm_?|Eigen)\b|#\s*inc
 TORCH_CPP_ALLOWED = {
     "Tensor", "empty", "empty_like", "zeros", "zeros_like", "TensorOptions", "kFloat", "kFloat32", "kDouble", "kHalf", "kBFloat16", "kInt", "kLong", "kBool", "kCPU",
     "kCUDA", "ScalarType", "IntArrayRef", "MemoryFormat", "Device", "dtype", "device", "parallel_for", "get_num_threads", "Half", "BFloat16", "optional", "cuda",
-    "ArrayRef", "TensorAccessor", "NoGradGuard", "vec",
+    "ArrayRef", "TensorAccessor", "NoGradGuard", "vec", "PackedTensorAccessor32", "PackedTensorAccessor64", "RestrictPtrTraits", "DefaultPtrTraits", "kInt64", "kInt32",
+    "kInt16", "kInt8", "kUInt8", "kFloat16", "kFloat64", "full", "ones", "empty_strided", "DeviceGuard", "device_of", "opmath_type", "acc_type", "ceil_div",
 }  # fmt: skip
 
 
