@@ -64,7 +64,10 @@ class Prompt:
         self.tokenizer, self.format, self.backend, self.max_turns, self.view = tokenizer, format, backend, max_turns, view
         self.system = system_text(format, backend, max_turns, detail)
         self.end_id: int | None = None
+        self._special: re.Pattern | None = None
         if tokenizer is not None:
+            names = sorted((t.content for t in tokenizer.added_tokens_decoder.values() if t.special), key=len, reverse=True)
+            self._special = re.compile("|".join(map(re.escape, names))) if names else None
             self._check_template()
 
     # ------------------------------------------------------------------------------------ building
@@ -100,11 +103,32 @@ class Prompt:
         """[A] ids of a scripted action with its end of turn; for players that write text. None without a tokenizer."""
         if self.tokenizer is None:
             return None
-        return (*self.tokenizer.encode(text, add_special_tokens=False), self.end_id)
+        return (*self._encode_plain(text), self.end_id)
 
     def _render(self, messages, generate: bool = False) -> tuple[int, ...]:
-        ids = self.tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=generate, return_dict=False)
-        return tuple(ids)
+        """Ids of a conversation; special tokens come from the template alone, never from a content that spells one."""
+        if self._special is None or not any(self._special.search(m["content"]) for m in messages):
+            ids = self.tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=generate, return_dict=False)
+            return tuple(ids)
+        spelled: list[str] = []
+
+        def hide(found: re.Match) -> str:
+            spelled.append(found.group())
+            return f"{mark}{len(spelled) - 1}{mark}"
+
+        mark = next(c for c in map(chr, range(0xE000, 0xF8FF)) if not any(c in m["content"] for m in messages))
+        hidden = [m | {"content": self._special.sub(hide, m["content"])} for m in messages]
+        text = self.tokenizer.apply_chat_template(hidden, tokenize=False, add_generation_prompt=generate)
+        plain: list[int] = []
+        for number, piece in enumerate(text.split(mark)):  # odd pieces are numbers of what was hidden
+            plain += self._encode_plain(spelled[int(piece)]) if number % 2 else self.tokenizer.encode(piece, add_special_tokens=False)
+        return tuple(plain)
+
+    def _encode_plain(self, text: str) -> list[int]:
+        """Ids of a text in which the spelling of a special token is text too."""
+        if self._special is None or not self._special.search(text):
+            return self.tokenizer.encode(text, add_special_tokens=False)
+        return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
 
     def _pair(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         before = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
