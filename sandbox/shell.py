@@ -122,8 +122,8 @@ class Shell:
 
     def _ask(self, request: dict, seconds: float = 0.0) -> dict:
         with self.lock:
-            self.child.channel.settimeout(seconds + 30)
             try:
+                self.child.channel.settimeout(seconds + 30)
                 _send(self.child.channel, request)
                 return _receive(self.child.channel)
             except (OSError, ValueError) as error:
