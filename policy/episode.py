@@ -10,11 +10,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from data.records import Candidate, SandboxError, Status, Task, ToolCall, ToolResult, Trajectory, Turn, Verdict, Workspace, content_id
+from data.tools import TABLE
 from policy.prompt import MALFORMED, ParseError, Prompt, Segment
 from policy.sampler import Completion
 
-FEEDBACK = ("read", "compile", "verify", "profile")
-"""Tools that only inform: not run in the last turn, whose observation nobody reads."""
 LEAST_ROOM = 8
 """Tokens: with less room than this for an action, the episode ends with `context`."""
 
@@ -136,7 +135,7 @@ async def _run(parsed: list[ToolCall] | ParseError, workspace: Workspace, *, las
         return [ToolCall(tool=MALFORMED, args={"error": parsed.line})], [ToolResult(text=parsed.line)]
     results: list[ToolResult] = []
     for call in parsed:
-        if last and call.tool in FEEDBACK:
+        if last and TABLE[call.tool].informs:  # nobody reads what it says
             continue
         results.append(await workspace.run(call.tool, call.args))
         if results[-1].done:

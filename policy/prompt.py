@@ -14,16 +14,10 @@ import re
 
 from data.listing import listing
 from data.records import Record, Task, ToolCall
+from data.tools import BASIC, TABLE, check
 
-TOOLS = {
-    "write": ("path", "content"),
-    "read": ("path",),
-    "compile": (),
-    "verify": (),
-    "profile": (),
-    "submit": (),
-}
-"""Tool names and the parameters that each must have."""
+TOOLS = BASIC
+"""Tools of a prompt that names none."""
 MALFORMED = "malformed"
 """Name of the ToolCall that stands in a Turn for a reply that could not be read; its args hold the error."""
 
@@ -52,17 +46,29 @@ class Prompt:
     tokenizer: a transformers tokenizer with a chat template, or None. format, backend: what the candidate is.
     detail: "short" (a line, for models that are trained on the task) or "full" (tools and rules spelled out, for those that are not).
     view: how the task is shown: its "source", or its traced "graph" (data/listing.py), which a model of a few million parameters can read.
+    tools: names out of data/tools.py.
 
     Raises ValueError when the template rewrites earlier turns: an appended observation would then differ from a rendered one.
     """
 
-    def __init__(self, tokenizer, *, format: str, backend: str, max_turns: int, detail: str = "short", view: str = "source"):
+    def __init__(
+        self,
+        tokenizer,
+        *,
+        format: str,
+        backend: str,
+        max_turns: int,
+        detail: str = "short",
+        view: str = "source",
+        tools: tuple[str, ...] = TOOLS,
+    ):
         if view not in ("source", "graph"):
             raise ValueError(f"view: got {view!r}, wanted source or graph")
         if detail not in ("short", "full"):
             raise ValueError(f"detail: got {detail!r}, wanted short or full")
         self.tokenizer, self.format, self.backend, self.max_turns, self.view = tokenizer, format, backend, max_turns, view
-        self.system = system_text(format, backend, max_turns, detail)
+        self.tools = tools
+        self.system = system_text(format, backend, max_turns, detail, tools)
         self.end_id: int | None = None
         self._special: re.Pattern | None = None
         if tokenizer is not None:
@@ -156,14 +162,14 @@ class Prompt:
 
     def parse(self, text: str) -> list[ToolCall] | ParseError:
         """The tool calls of a reply in order; see `parse`."""
-        return parse(text)
+        return parse(text, self.tools)
 
 
-def system_text(format: str, backend: str, max_turns: int, detail: str) -> str:
+def system_text(format: str, backend: str, max_turns: int, detail: str, tools: tuple[str, ...] = TOOLS) -> str:
     """The system message."""
     if detail == "short":
         return f"Write {backend} kernels as {format}."
-    calls = "\n".join(f"- {name}({', '.join(parameters)})" for name, parameters in TOOLS.items())
+    calls = "\n".join(f"- {name}({', '.join(TABLE[name].parameters)})" for name in tools)
     return f"""You write fast {backend} kernels. The user gives a PyTorch module `Model`. Write a `{format}` candidate whose `ModelNew` computes the same, faster.
 The workspace holds SKILL.md (rules, file layout, what is tested) and model.py (the task): both are read-only. Read SKILL.md first.
 Tools, one or more calls a turn, run in order:
@@ -193,25 +199,35 @@ def call_text(tool: str, **args: str) -> str:
     return "\n".join([*lines, "</function>", "</tool_call>"])
 
 
-def parse(text: str) -> list[ToolCall] | ParseError:
-    """Tool calls of a reply, in order. Pure.
+def parse(text: str, tools: tuple[str, ...] = TOOLS) -> list[ToolCall] | ParseError:
+    """Tool calls of a reply, in order. Pure. tools: names that may be called; arguments get the types of their schemas.
 
-    Two forms: `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>` and
-    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Without any call, a fenced block that defines ModelNew counts as
+    Forms: `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>` (Qwen3-Coder),
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen; SmolLM2 with a list of them), and a reply that is a JSON
+    object `{"name": ..., "parameters": {...}}` and nothing else, after `<|python_tag|>` or not (Llama). Without any call, a fenced block that defines ModelNew counts as
     `write model_new.py` (the last such block when there are several). One unreadable call makes the whole reply a ParseError.
     """
     bodies = _bodies(text)
     if not bodies:
-        return _from_fences(text)
-    calls = []
+        bare = text.strip().removeprefix("<|python_tag|>").strip()
+        if not (bare.startswith("{") and '"name"' in bare):
+            return _from_fences(text)
+        bodies = [(bare, True)]
+    calls: list[ToolCall] = []
     for body, closed in bodies:
         if not closed:
             return ParseError(line="malformed: the tool call does not end; close it with </tool_call>")
-        call = _from_json(body) if body.lstrip().startswith("{") else _from_xml(body)
-        error = call if isinstance(call, ParseError) else _wrong(call)
-        if error:
-            return error
-        calls.append(call)
+        if body.lstrip().startswith(("{", "[{")):
+            found = _from_json(body)
+        else:
+            found = _from_xml(body)
+        if isinstance(found, ParseError):
+            return found
+        for call in found:
+            checked = _checked(call, tools)
+            if isinstance(checked, ParseError):
+                return checked
+            calls.append(checked)
     return calls
 
 
@@ -231,7 +247,7 @@ def _bodies(text: str) -> list[tuple[str, bool]]:
     return bodies
 
 
-def _from_xml(body: str) -> ToolCall | ParseError:
+def _from_xml(body: str) -> list[ToolCall] | ParseError:
     found = _FUNCTION.match(body)
     if not found:
         return ParseError(line="malformed: wanted <function=NAME> ... </function> inside <tool_call>")
@@ -243,34 +259,33 @@ def _from_xml(body: str) -> ToolCall | ParseError:
         if not mark or end < 0:
             return ParseError(line=f"malformed: parameter {key.strip()[:20]!r} does not end; close it with </parameter>")
         args[key.strip()] = value[:end].removeprefix("\n").removesuffix("\n")
-    return ToolCall(tool=name, args=args)
+    return [ToolCall(tool=name, args=args)]
 
 
-def _from_json(body: str) -> ToolCall | ParseError:
+def _from_json(body: str) -> list[ToolCall] | ParseError:
     try:
         plain = json.loads(body)
     except ValueError as error:
         return ParseError(line=f"malformed: the JSON of the tool call cannot be read: {error}")
-    args = plain.get("arguments", {})
-    if isinstance(args, str):
-        try:
-            args = json.loads(args)
-        except ValueError:
-            args = None
-    if not isinstance(plain.get("name"), str) or not isinstance(args, dict):
-        return ParseError(line='malformed: wanted {"name": ..., "arguments": {...}}')
-    return ToolCall(tool=plain["name"], args=args)
+    calls = []
+    for one in plain if isinstance(plain, list) else [plain]:
+        args = one.get("arguments", one.get("parameters", {})) if isinstance(one, dict) else None
+        if isinstance(args, str):
+            try:
+                args = json.loads(args)
+            except ValueError:
+                args = None
+        if not isinstance(args, dict) or not isinstance(one.get("name"), str):
+            return ParseError(line='malformed: wanted {"name": ..., "arguments": {...}}')
+        calls.append(ToolCall(tool=one["name"], args=args))
+    return calls
 
 
-def _wrong(call: ToolCall) -> ParseError | None:
-    if call.tool not in TOOLS:
-        return ParseError(line=f"malformed: no tool {call.tool[:20]!r}; tools: {', '.join(TOOLS)}")
-    missing = [p for p in TOOLS[call.tool] if p not in call.args]
-    unknown = [p for p in call.args if p not in TOOLS[call.tool]]
-    if missing or unknown or not all(isinstance(v, str) for v in call.args.values()):
-        wanted = ", ".join(TOOLS[call.tool]) or "no parameters"
-        return ParseError(line=f"malformed: {call.tool} wants {wanted}, got {', '.join(call.args)[:40] or 'none'}")
-    return None
+def _checked(call: ToolCall, tools: tuple[str, ...]) -> ToolCall | ParseError:
+    if call.tool not in tools:
+        return ParseError(line=f"malformed: no tool {call.tool[:20]!r}; tools: {', '.join(tools)}")
+    args = check(call.tool, call.args)
+    return ParseError(line=f"malformed: {args}") if isinstance(args, str) else ToolCall(tool=call.tool, args=args)
 
 
 _FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`\n]*$")

@@ -1,5 +1,6 @@
 """What is built is only ever appended to, and what comes back is read or answered with one line."""
 
+import json
 import random
 
 import pytest
@@ -161,3 +162,35 @@ def test_special_tokens_that_a_player_a_tool_or_a_task_spells_stay_text(tokenize
     task = Task(source=f"# {spelled}\nimport torch\nclass Model: ...\n", origin="user")
     first, second = ([i for s in prompt.opening(t) for i in s.ids if i in special] for t in (TASK, task))
     assert first == second
+
+
+def test_calls_of_other_chat_templates_are_read_and_typed():
+    from data.tools import ALL
+
+    bash = ToolCall(tool="bash", args={"command": "ls", "seconds": 5, "background": True})
+    given = {"command": "ls", "seconds": 5, "background": True}
+    llama = json.dumps({"name": "bash", "parameters": given})
+    assert parse(llama, ALL) == parse("<|python_tag|>" + llama, ALL) == [bash]
+    both = json.dumps([{"name": "bash", "arguments": given}, {"name": "submit", "arguments": {}}])
+    assert parse(f"<tool_call>{both}</tool_call>", ALL) == [bash, ToolCall(tool="submit", args={})]
+    assert parse(call_text("bash", command="ls", seconds="5", background="True"), ALL) == [bash]
+    edits = [{"old": "a", "new": "b"}]
+    assert parse(call_text("multi_edit", path="a.py", edits=json.dumps(edits)), ALL)[0].args["edits"] == edits
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ('{"name": "bash", "parameters": {"command": "l', "JSON"),
+        (call_text("bash", command="ls", seconds="soon"), "bash: seconds wants integer, got 'soon'"),
+        (call_text("bash", seconds="3"), "bash wants command, seconds (optional), background (optional), got seconds"),
+        (call_text("kill", job="true"), "kill: job wants integer"),
+        (call_text("multi_edit", path="a.py", edits='[{"old": "a"}]'), "each of edits wants old and new"),
+        ("<tool_call>[{}, 3]</tool_call>", "wanted {"),
+    ],
+)
+def test_bad_arguments_of_the_larger_tools_are_one_line(text, says):
+    from data.tools import ALL
+
+    error = parse(text, ALL)
+    assert isinstance(error, ParseError) and says in error.line and "\n" not in error.line
