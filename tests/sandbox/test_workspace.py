@@ -2,11 +2,15 @@
 
 import asyncio
 import os
+import re
+import time
 import types
 
 import pytest
 
 from data.records import Candidate, SandboxError, Task, Verdict
+from data.tools import ALL
+from sandbox.shell import Shells
 from sandbox.workspace import MAX_FILE_BYTES, FolderWorkspace, report
 
 TASK = Task(source="class Model: ...\n", origin="user")
@@ -97,6 +101,8 @@ def test_unknown_tools_and_arguments_are_answered(workspace):
     assert "wanted path, content" in run(workspace, "write", path="a.py").text
     assert run(workspace, "verify", path="x").text.startswith("error")
     assert "a.py" not in run(workspace, "read", path="b.py").text
+    (workspace.folder / "kernels").mkdir()
+    assert run(workspace, "read", path="kernels").text.startswith("error: no file 'kernels'")
 
 
 def test_looks_may_be_cached_and_the_scored_judgement_never_is(workspace):
@@ -153,3 +159,108 @@ def test_skill_states_files_rules_tests_and_contract(format, backend, policy):
 
     text = skill_text(format, backend, policy)
     assert all(word in text for word in ("## Files", policy, "## What is tested", "## Contract", format, "ModelNew"))
+
+
+# ---------------------------------------------------------------------------------------- all tools
+
+
+@pytest.fixture(scope="module")
+def shells():
+    found = Shells()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def full(tmp_path, shells):
+    found = FolderWorkspace(TASK, pool=Pool(status="correct", seen=[]), format="cuda_extension", root=tmp_path, tools=ALL, shells=shells)
+    try:
+        found.shells.open(found.folder).close()
+    except SandboxError as error:
+        pytest.skip(str(error))
+    yield found
+    found.close()
+
+
+def test_edits_are_all_or_none_and_want_one_place(workspace):
+    workspace.tools = ALL
+    run(workspace, "write", path="kernels/a.cpp", content="int a; int b; int b;")
+    assert run(workspace, "edit", path="kernels/a.cpp", old="int a", new="long a").text == "ok"
+    assert "old stands 2 times" in run(workspace, "edit", path="kernels/a.cpp", old="int b", new="x").text
+    edits = [{"old": "long a", "new": "c"}, {"old": "missing", "new": "d"}]
+    assert "edit 2: old stands 0 times" in run(workspace, "multi_edit", path="kernels/a.cpp", edits=edits).text
+    assert run(workspace, "read", path="kernels/a.cpp").text == "long a; int b; int b;\n"
+    assert run(workspace, "edit", path="model.py", old="class", new="x").text == "error: model.py is read-only"
+    assert run(workspace, "multi_edit", path="kernels/a.cpp", edits=edits[:1]).text == "ok"
+    assert run(workspace, "read", path="kernels/a.cpp").text == "c; int b; int b;\n"
+
+
+def test_glob_names_files_and_no_links(workspace, tmp_path):
+    workspace.tools = ALL
+    for path in ("kernels/a.cpp", "model_new.py"):
+        run(workspace, "write", path=path, content="x")
+    (workspace.folder / "link.py").symlink_to("/etc/passwd")
+    assert run(workspace, "glob", pattern="**/*.py").text == "model.py\nmodel_new.py"
+    assert run(workspace, "glob", pattern="kernels/*").text == "kernels/a.cpp"
+    assert run(workspace, "glob", pattern="*.cu").text.startswith("no file matches")
+
+
+def test_bash_and_the_file_tools_share_the_files(full):
+    run(full, "write", path="kernels/a.cpp", content="int x;")
+    got = run(full, "bash", command="cat kernels/a.cpp; echo 'int y;' >> kernels/a.cpp; mkdir more; echo z > more/b.py").text
+    assert re.fullmatch(r"\[\d+\.\d s\] exit 0\nint x;", got)
+    assert run(full, "read", path="kernels/a.cpp").text == "int x;\nint y;\n"
+    assert list(full.candidate().files) == ["kernels/a.cpp", "more/b.py"]
+    assert run(full, "grep", pattern="int [xy]").text == "kernels/a.cpp:1:int x;\nkernels/a.cpp:2:int y;"
+    assert run(full, "grep", pattern="it's", path="kernels").text.startswith("no line matches")
+    assert re.search(r"\] exit 3$", run(full, "bash", command="exit 3").text)
+    assert "ended after 1 s" in run(full, "bash", command="sleep 9", seconds=1).text
+    assert run(full, "bash", command="ls", seconds=1000).text == "error: bash: seconds: got 1000, wanted 1 to 120"
+
+
+def test_without_a_shell_bash_says_so(workspace):
+    workspace.tools = ALL
+    assert run(workspace, "bash", command="ls").text == "error: bash: this workspace has no shell"
+    assert run(workspace, "output", job=1).text == "error: no job 1; jobs: none"
+
+
+def test_what_a_background_process_swaps_after_the_snapshot_has_no_effect(full):
+    run(full, "write", path="model_new.py", content="first")
+    command = "i=0; while true; do i=$((i+1)); echo $i > a.tmp; mv a.tmp a.py; echo $i > b.tmp; mv b.tmp b.py; done"
+    assert "job 1 runs" in run(full, "bash", command=command, background=True).text
+    time.sleep(0.3)
+    for _ in range(20):  # a.py and b.py are one apart at most where nothing ran while they were read
+        files = full.candidate().files
+        assert 0 <= int(files["a.py"]) - int(files["b.py"]) <= 1
+    before = full.candidate()
+    found = asyncio.run(full.judge())
+    assert found.candidate == before.id == full.pool.seen[-1][0].id
+    stands = (full.folder / "a.py").read_text()
+    time.sleep(0.3)
+    assert (full.folder / "a.py").read_text() == stands  # its processes ended with the judgement
+    assert run(full, "output", job=1).text == "error: no job 1; jobs: none"
+
+
+def test_tampering_is_refused_or_put_back_and_told(full):
+    run(full, "write", path="a.py", content="x")
+    run(full, "bash", command="chmod u+w model.py; echo x > model.py; rm -rf model.py; mkdir model.py; ln -sf /etc/passwd SKILL.md")
+    assert run(full, "verify").text.startswith("correct")
+    assert (full.folder / "model.py").read_text() == TASK.source and "# Write a faster" in (full.folder / "SKILL.md").read_text()
+    (full.folder / "model.py").unlink()
+    (full.folder / "model.py").mkdir()
+    assert run(full, "verify").text.endswith("note: model.py was changed; it is put back")
+    assert full.tampered[-1] == "model.py" and (full.folder / "model.py").read_text() == TASK.source
+
+
+def test_links_that_a_command_makes_lead_nowhere(full, tmp_path):
+    (tmp_path / "out").mkdir()
+    run(full, "bash", command=f"ln -s {tmp_path}/out out; ln -s /etc/passwd p.py; mkfifo q.py; mkdir -p {'d/' * 1200}; echo x > ok.py")
+    assert run(full, "write", path="out/a.py", content="x").text.startswith("error") and not list((tmp_path / "out").iterdir())
+    assert run(full, "read", path="p.py").text.startswith("error") and run(full, "read", path="q.py").text.startswith("error")
+    assert list(full.candidate().files) == ["ok.py"]
+
+
+def test_a_workspace_that_grows_too_large_is_ended(full):
+    got = run(full, "bash", command="for i in 1 2 3; do head -c 30000000 /dev/zero > f$i; done").text
+    assert "holds more than" in got
+    assert "exit 0" in run(full, "bash", command="rm f1 f2 f3").text
