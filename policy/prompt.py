@@ -11,6 +11,7 @@ import ast
 import dataclasses
 import json
 import re
+from typing import Any
 
 from data.listing import listing
 from data.records import Record, Task, ToolCall
@@ -191,12 +192,26 @@ You have {max_turns} turns. Check with compile, verify and profile; end with sub
 _FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*)</function>\s*\Z", re.DOTALL)
 
 
-def call_text(tool: str, **args: str) -> str:
-    """A tool call in the form that the models write, code unescaped."""
+FORMS = ("xml", "json", "llama")
+
+
+def call_text(tool: str, **args: Any) -> str:
+    """A tool call in the form that the models write, code unescaped. A value that is no text stands as JSON."""
     lines = ["<tool_call>", f"<function={tool}>"]
     for name, value in args.items():
-        lines += [f"<parameter={name}>", value.removesuffix("\n"), "</parameter>"]
+        lines += [f"<parameter={name}>", (value if isinstance(value, str) else json.dumps(value)).removesuffix("\n"), "</parameter>"]
     return "\n".join([*lines, "</function>", "</tool_call>"])
+
+
+def render(call: ToolCall, form: str = "xml") -> str:
+    """A call as a chat template's models write it: "xml" (`call_text`), "json" (Hermes, Qwen, SmolLM2) or "llama". `parse` reads each.
+    Raises ValueError for another form."""
+    if form not in FORMS:
+        raise ValueError(f"form: got {form!r}, wanted {' or '.join(FORMS)}")
+    if form == "xml":
+        return call_text(call.tool, **call.args)
+    text = json.dumps({"name": call.tool, "arguments" if form == "json" else "parameters": call.args}, ensure_ascii=False)
+    return f"<tool_call>\n{text}\n</tool_call>" if form == "json" else text
 
 
 def parse(text: str, tools: tuple[str, ...] = TOOLS) -> list[ToolCall] | ParseError:

@@ -1,6 +1,7 @@
 """Episodes with scripted players and workspaces: ids only grow, every stop is what it says, our failures cost nobody a reward."""
 
 import asyncio
+import itertools
 import random
 
 import pytest
@@ -225,7 +226,7 @@ def test_150_turns_only_ever_extend_ids_and_text(tokenizer):
 
     got = episode(generate, Talkative(), tokenizer=tokenizer, max_turns=150, context=1 << 20)
     assert (got.stop, len(got.turns), len(requests)) == ("max_turns", 150, 150)
-    for (ids, text), (longer, more) in zip(requests, requests[1:], strict=False):
+    for (ids, text), (longer, more) in itertools.pairwise(requests):
         assert longer[: len(ids)] == ids and more.startswith(text) and len(longer) > len(ids)
     ids = []
     for turn, (request, _) in zip(got.turns, requests, strict=True):

@@ -194,3 +194,19 @@ def test_bad_arguments_of_the_larger_tools_are_one_line(text, says):
 
     error = parse(text, ALL)
     assert isinstance(error, ParseError) and says in error.line and "\n" not in error.line
+
+
+@pytest.mark.parametrize("form", ["xml", "json", "llama"])
+def test_what_is_rendered_in_a_form_is_read_back(form):
+    from data.tools import ALL
+    from policy.prompt import render
+
+    edits = [{"old": 'a = "x\\n"', "new": "b\n"}]
+    for call in (
+        ToolCall(tool="multi_edit", args={"path": "a.py", "edits": edits}),
+        ToolCall(tool="bash", args={"command": 'echo "a\tb" && cat <<E\n{}\nE', "seconds": 9, "background": False}),
+        ToolCall(tool="submit", args={}),
+    ):
+        assert parse(render(call, form), ALL) == [call]
+    with pytest.raises(ValueError, match="form"):
+        render(call, "yaml")
