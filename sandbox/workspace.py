@@ -211,7 +211,11 @@ class FolderWorkspace:
         if candidate is None:
             return ToolResult(text="error: nothing to judge; write the files first")
         verdict = await self.pool.judge(self.task, candidate, fresh=False)
-        return ToolResult(text=report(verdict, tool) + note, verdict=verdict)
+        return ToolResult(text=report(verdict, tool) + self._details(verdict, tool) + note, verdict=verdict)
+
+    def _details(self, verdict: Verdict, tool: str) -> str:
+        """More lines for players that have more than the basic tools: small models know the one line alone."""
+        return "" if set(self.tools) <= set(BASIC) else "".join(f"\n{line}" for line in details(verdict, tool))
 
     # --------------------------------------------------------------------------------------- shell
 
@@ -457,6 +461,31 @@ def report(verdict: Verdict, tool: str = "verify") -> str:
     name = verdict.status.value.replace("_", " ")
     rule = f" ({verdict.rule})" if verdict.rule else ""
     return f"{name}{rule}: {_one_line(verdict.reason or '')}"
+
+
+MAX_ERRORS = 3
+_ERROR = re.compile(r"^\S+?(:\d+(:\d+)?|\(\d+\)): (fatal )?error: .*|^.*undefined reference to .*", re.MULTILINE)
+
+
+def details(verdict: Verdict, tool: str) -> list[str]:
+    """What a verdict says beside its `report`, in stable lines: compiler errors after the first with file and line, the end of what a crash
+    printed, and for `profile` every time and what the judge knows of the limit. Addresses, which differ from run to run, are left out."""
+    if verdict.status is Status.COMPILE_ERROR:
+        errors = list(dict.fromkeys(found.group().strip() for found in _ERROR.finditer(verdict.log)))
+        more = [_one_line(error) for error in errors if error[:300] != (verdict.reason or "").strip()]
+        rest = len(more) - (MAX_ERRORS - 1)
+        return more[: MAX_ERRORS - 1] + ([f"and {rest} more errors"] if rest > 0 else [])
+    if verdict.status is Status.RUNTIME_ERROR and tool != "compile":
+        lines = [re.sub(r"0x[0-9a-fA-F]+", "0x...", line.rstrip()) for line in verdict.log.splitlines() if line.strip()]
+        return [_one_line(line) for line in lines[-MAX_ERRORS:]]
+    if verdict.correct and tool == "profile":
+        found = ["times: " + ", ".join(f"{name} {ms:.3g} ms" for name, ms in sorted((verdict.times_ms or {}).items()))]
+        if verdict.speed_of_light is not None:
+            found.append(f"speed of light: {verdict.speed_of_light:.0%}")
+        if verdict.own_kernel_share is not None:
+            found.append(f"own kernels: {verdict.own_kernel_share:.0%} of the time: {_one_line(', '.join(verdict.kernels))}")
+        return found
+    return []
 
 
 _AFTER_BUILD = (Status.INCORRECT, Status.RUNTIME_ERROR, Status.TIMEOUT, Status.OUT_OF_MEMORY)

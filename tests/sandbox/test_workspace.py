@@ -11,14 +11,14 @@ import pytest
 from data.records import Candidate, SandboxError, Task, Verdict
 from data.tools import ALL
 from sandbox.shell import Shells
-from sandbox.workspace import MAX_FILE_BYTES, FolderWorkspace, report
+from sandbox.workspace import MAX_FILE_BYTES, FolderWorkspace, details, report
 
 TASK = Task(source="class Model: ...\n", origin="user")
 
 
 def verdict(status, candidate="c", reason="because", **more):
-    fields = {"reason": reason} if status != "correct" else {"times_ms": {"candidate": 0.5213}} | more
-    rule = more.get("rule") or ("import" if status == "rejected" else None)
+    rule = more.pop("rule", None) or ("import" if status == "rejected" else None)
+    fields = ({"reason": reason} if status != "correct" else {"times_ms": {"candidate": 0.5213}}) | more
     return Verdict(status=status, rule=rule, task=TASK.id, candidate=candidate, backend="cpp", policy="libraries_allowed", **fields)
 
 
@@ -264,3 +264,29 @@ def test_a_workspace_that_grows_too_large_is_ended(full):
     got = run(full, "bash", command="for i in 1 2 3; do head -c 30000000 /dev/zero > f$i; done").text
     assert "holds more than" in got
     assert "exit 0" in run(full, "bash", command="rm f1 f2 f3").text
+
+
+def test_details_name_the_next_errors_with_file_and_line_and_the_same_fact_in_the_same_words():
+    lines = [f"kernels/k.cpp:{n}:5: error: expected ';'" for n in (3, 4, 9, 12)]
+    log = "kernels/k.cpp: In function 'f':\n" + "\n    |  x\n".join([*lines, lines[1]])
+    found = verdict("compile_error", reason=lines[0], log=log)
+    assert details(found, "compile") == [lines[1], lines[2], "and 1 more errors"]
+    nvcc = verdict("compile_error", reason="k.cu(3): error: a", log="k.cu(3): error: a\nk.cu(7): error: b\n")
+    assert details(nvcc, "verify") == ["k.cu(7): error: b"]
+    crashes = [verdict("runtime_error", log=f"Traceback\n\n at 0x7f{n}a\nValueError: x\n") for n in (1, 2)]
+    assert details(crashes[0], "verify") == details(crashes[1], "verify") == ["Traceback", " at 0x...".strip(), "ValueError: x"]
+    times = {"candidate": 0.5, "eager": 1.0}
+    fast = verdict("correct", times_ms=times, speed_of_light=0.43, own_kernel_share=0.9, kernels=("k1", "k2"))
+    assert details(fast, "profile") == [
+        "times: candidate 0.5 ms, eager 1 ms",
+        "speed of light: 43%",
+        "own kernels: 90% of the time: k1, k2",
+    ]
+    assert details(fast, "verify") == details(verdict("incorrect"), "verify") == []
+
+
+def test_players_with_the_basic_tools_get_the_one_line_alone(workspace):
+    run(workspace, "write", path="a.py", content="x")
+    assert "\n" not in run(workspace, "profile").text
+    workspace.tools = ALL
+    assert "\ntimes: candidate 0.521 ms" in run(workspace, "profile").text
