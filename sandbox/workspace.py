@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import fnmatch
 import hashlib
 import os
@@ -93,7 +94,7 @@ class FolderWorkspace:
         self._standing = None
         if tool in ("compile", "verify", "profile"):
             return await self._ask(tool)
-        if tool in ("bash", "output", "kill"):
+        if tool in ("bash", "output", "kill", "grep"):  # they wait for the shell
             return await asyncio.to_thread(getattr(self, f"_{tool}"), **checked)
         return getattr(self, f"_{tool}")(**checked)
 
@@ -128,7 +129,7 @@ class FolderWorkspace:
                 precision=self.pool.precision or self.task.precision,
                 track=self.pool.track,
             )
-        return await self.pool.judge(self.task, candidate, fresh=True)
+        return self._flagged(await self.pool.judge(self.task, candidate, fresh=True), self.tampered)
 
     # --------------------------------------------------------------------------------------- tools
 
@@ -210,8 +211,14 @@ class FolderWorkspace:
         candidate = self.candidate()
         if candidate is None:
             return ToolResult(text="error: nothing to judge; write the files first")
-        verdict = await self.pool.judge(self.task, candidate, fresh=False)
+        verdict = self._flagged(await self.pool.judge(self.task, candidate, fresh=False), self.tampered[before:])
         return ToolResult(text=report(verdict, tool) + self._details(verdict, tool) + note, verdict=verdict)
+
+    @staticmethod
+    def _flagged(verdict: Verdict, tampered: list[str]) -> Verdict:
+        """The verdict, with a flag for each fixed file that was found changed: it speaks of the episode, not of the candidate."""
+        flags = tuple(f"tampered:{name}" for name in dict.fromkeys(tampered))
+        return dataclasses.replace(verdict, flags=(*verdict.flags, *flags)) if flags else verdict
 
     def _details(self, verdict: Verdict, tool: str) -> str:
         """More lines for players that have more than the basic tools: small models know the one line alone."""

@@ -1,6 +1,7 @@
 """Tools, paths, fixed files and observations of a workspace; a fake pool stands for the judge."""
 
 import asyncio
+import itertools
 import os
 import re
 import time
@@ -249,6 +250,7 @@ def test_tampering_is_refused_or_put_back_and_told(full):
     (full.folder / "model.py").unlink()
     (full.folder / "model.py").mkdir()
     assert run(full, "verify").text.endswith("note: model.py was changed; it is put back")
+    assert asyncio.run(full.judge()).flags == ("tampered:model.py",)
     assert full.tampered[-1] == "model.py" and (full.folder / "model.py").read_text() == TASK.source
 
 
@@ -290,3 +292,42 @@ def test_players_with_the_basic_tools_get_the_one_line_alone(workspace):
     assert "\n" not in run(workspace, "profile").text
     workspace.tools = ALL
     assert "\ntimes: candidate 0.521 ms" in run(workspace, "profile").text
+
+
+def test_150_turns_with_a_shell_extend_every_request_and_leave_the_snapshot_that_was_judged(full):
+    from policy.episode import play
+    from policy.prompt import Prompt, call_text
+    from policy.sampler import Completion
+
+    requests = []
+
+    async def generate(segments, *, max_new_tokens, seed):
+        requests.append("".join(s.text for s in segments))
+        turn = len(requests)
+        kinds = [
+            call_text("bash", command=f"echo {turn} >> log.py; seq {turn * 40}"),
+            call_text("write", path="model_new.py", content=f"x = {turn}") + call_text("verify"),
+            call_text("grep", pattern="x = ", path="model_new.py") + call_text("glob", pattern="*.py"),
+            call_text("bash", command="while true; do date +%N > swap.py; done", background=True) if turn < 20 else "thinking",
+            call_text("edit", path="model_new.py", old="x = ", new="y = ") + call_text("todo", items="- go on"),
+        ]
+        text = call_text("submit") if turn == 150 else kinds[turn % 5]
+        return Completion(ids=None, logprobs=None, text=text, finish_reason="stop", policy_version="v")
+
+    prompt = Prompt(None, format="cuda_extension", backend="cpp", max_turns=200, tools=ALL)
+    settings = {
+        "checkpoint": "c",
+        "stage": "s",
+        "round": 0,
+        "sample": 0,
+        "seed": 1,
+        "max_turns": 200,
+        "max_new_tokens": 64,
+        "context": 1 << 17,
+    }
+    got = asyncio.run(play(TASK, generate, full, prompt=prompt, reward=lambda v: 1.0, **settings))
+    assert (got.stop, len(got.turns), got.reward) == ("done", 150, 1.0)
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(requests))
+    assert got.verdict.candidate == got.candidate.id and len(got.candidate.files["log.py"].split()) == 29
+    assert sum(call.tool == "malformed" for turn in got.turns for call in turn.tool_calls) == 26
+    assert "bytes left out]" in got.turns[144].observation
