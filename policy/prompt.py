@@ -288,8 +288,8 @@ def _from_json(body: str) -> list[ToolCall] | ParseError:
         if isinstance(args, str):
             try:
                 args = json.loads(args)
-            except ValueError:
-                args = None
+            except ValueError as error:
+                return ParseError(line=f"malformed: the arguments of the tool call are no JSON (cut off?): {error}")
         if not isinstance(args, dict) or not isinstance(one.get("name"), str):
             return ParseError(line='malformed: wanted {"name": ..., "arguments": {...}}')
         calls.append(ToolCall(tool=one["name"], args=args))

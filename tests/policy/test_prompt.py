@@ -187,6 +187,7 @@ def test_calls_of_other_chat_templates_are_read_and_typed():
         (call_text("kill", job="true"), "kill: job wants integer"),
         (call_text("multi_edit", path="a.py", edits='[{"old": "a"}]'), "each of edits wants old and new"),
         ("<tool_call>[{}, 3]</tool_call>", "wanted {"),
+        ('<tool_call>{"name": "bash", "arguments": "{\\"command\\": \\"ls"}</tool_call>', "no JSON (cut off?)"),
     ],
 )
 def test_bad_arguments_of_the_larger_tools_are_one_line(text, says):
