@@ -1,5 +1,6 @@
 """What the agent types: confined, bounded in time and output, stopped for a snapshot, gone with the episode."""
 
+import concurrent.futures
 import os
 import time
 
@@ -95,3 +96,30 @@ def test_what_runs_ends_with_the_shell(shell, folder):
     assert (folder / "t.py").read_text() == before
     with pytest.raises(EOFError):
         shell.run("true", 1)
+
+
+def test_shells_side_by_side_have_files_processes_and_uids_of_their_own(shells, tmp_path):
+    def one(number):
+        path = tmp_path / f"w{number}"
+        path.mkdir()
+        path.chmod(0o1777)
+        shell = shells.open(path)
+        shell.start("while true; do sleep 1; done")
+        said = [
+            shell.run(f"echo {number} >> own; sleep 0.05; cat own | wc -l; id -u; ls; ps axo comm | grep -c ^bash", 20) for _ in range(3)
+        ]
+        return shell, [answer["text"].split() for answer in said]
+
+    try:
+        shells.open(tmp_path).close()
+    except SandboxError as error:
+        pytest.skip(str(error))
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(one, range(8)))
+    uids = set()
+    for shell, said in found:
+        assert [answer[0] for answer in said] == ["1", "2", "3"]
+        assert all(answer[2:] == ["own", "2"] for answer in said)  # the loop and the command itself
+        uids.add(said[0][1])
+        shell.close()
+    assert found[0][0].owner is None or len(uids) == 8
