@@ -129,7 +129,7 @@ def check(name: str, args: dict[str, Any]) -> dict[str, Any] | str:
         if isinstance(value, str) and kind != "string":
             try:
                 value = json.loads(value.strip().lower() if kind == "boolean" else value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return f"{name}: {key} wants {kind}, got {value[:40]!r}"
         if not isinstance(value, _TYPES[kind]) or (kind == "integer" and isinstance(value, bool)):
             # For tools of text alone the names say it all

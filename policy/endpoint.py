@@ -184,7 +184,7 @@ def _call(name: Any, arguments: Any) -> tuple[str, str | None]:
     if isinstance(arguments, str):
         try:
             given = json.loads(arguments or "{}")
-        except ValueError:  # half a call
+        except (ValueError, RecursionError):  # half a call, or one nested without end
             given = arguments
     if given is None:
         given = {}

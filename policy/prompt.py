@@ -280,7 +280,7 @@ def _from_xml(body: str) -> list[ToolCall] | ParseError:
 def _from_json(body: str) -> list[ToolCall] | ParseError:
     try:
         plain = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return ParseError(line=f"malformed: the JSON of the tool call cannot be read: {error}")
     calls = []
     for one in plain if isinstance(plain, list) else [plain]:
@@ -288,7 +288,7 @@ def _from_json(body: str) -> list[ToolCall] | ParseError:
         if isinstance(args, str):
             try:
                 args = json.loads(args)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return ParseError(line=f"malformed: the arguments of the tool call are no JSON (cut off?): {error}")
         if not isinstance(args, dict) or not isinstance(one.get("name"), str):
             return ParseError(line='malformed: wanted {"name": ..., "arguments": {...}}')
@@ -335,6 +335,6 @@ def _from_fences(text: str) -> list[ToolCall] | ParseError:
 def _parses(code: str) -> bool:
     try:
         ast.parse(code)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # nested without end
         return False
     return True

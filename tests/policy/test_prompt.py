@@ -211,3 +211,19 @@ def test_what_is_rendered_in_a_form_is_read_back(form):
         assert parse(render(call, form), ALL) == [call]
     with pytest.raises(ValueError, match="form"):
         render(call, "yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "write", "arguments": ' + "[" * 100_000 + "</tool_call>",
+        '<tool_call>{"name": "write", "arguments": "' + "[" * 100_000 + '"}</tool_call>',
+        call_text("multi_edit", path="a.py", edits="[" * 100_000),
+        "```python\nclass ModelNew: x = " + "-" * 100_000 + "1\n```",
+    ],
+)
+def test_nesting_without_end_is_read_or_answered_and_ends_no_episode(text):
+    from data.tools import ALL
+
+    got = parse(text, ALL)
+    assert isinstance(got, list) or got.line.startswith("malformed")
