@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from data.chat import Client, Refused, TooLong, Unavailable
 from data.records import SandboxError, Task, ToolCall
-from policy.prompt import TOOLS, call_text, parse
+from data.tools import BASIC, TABLE
+from policy.prompt import call_text, parse
 from policy.sampler import Completion
 
 if TYPE_CHECKING:
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
 
 LEAST_ROOM = 64
 """Tokens: with less room than this in its context, a chat model is not asked again."""
-MEANINGS = {
-    "write": "Write a text file of the workspace, replacing what was there.",
-    "read": "Read a text file of the workspace.",
-    "compile": "Compile what stands in the workspace.",
-    "verify": "Compare the outputs of what stands in the workspace with those of the task.",
-    "profile": "Measure what stands in the workspace against eager PyTorch and torch.compile.",
-    "submit": "Hand in what stands in the workspace and end the episode.",
-}
 
 
 # ------------------------------------------------------------------------------------------------ chat
@@ -56,6 +49,7 @@ class ChatPlayer:
     The endpoint gets an opening of its own (tools as functions, the task's source), whatever opening the episode's Prompt renders.
     prices: (of a prompt token, of a completion token), per million. context: most tokens of the conversation, prompt and answer.
     options: fields added to every request; None takes one out, as {"temperature": None, "max_tokens": None, "max_completion_tokens": 4096}.
+    tools: names out of data/tools.py, those of the workspace and of the episode's Prompt.
     key_from, timeout_s, retry_s, in_flight, per_minute: see `data.chat.Client`.
 
     Raises ValueError for a bad address or a missing key.
@@ -78,7 +72,9 @@ class ChatPlayer:
         retry_s: float = 2.0,
         in_flight: int = 32,
         per_minute: float = 0.0,
+        tools: tuple[str, ...] = BASIC,
     ):
+        self.tools = tools
         self.client = Client(address, key_from=key_from, timeout_s=timeout_s, retry_s=retry_s, in_flight=in_flight, per_minute=per_minute)
         self.model, self.context, self.temperature, self.prices, self.options = model, context, temperature, prices, dict(options or {})
         self.system = (
@@ -109,7 +105,7 @@ class ChatPlayer:
             if full or room < min(LEAST_ROOM, max_new_tokens):
                 full = True
                 return self._empty()
-            body = {"model": self.model, "messages": history, "tools": tools(), "temperature": self.temperature, "seed": seed}
+            body = {"model": self.model, "messages": history, "tools": tools(self.tools), "temperature": self.temperature, "seed": seed}
             body = {k: v for k, v in (body | {"max_tokens": room} | self.options).items() if v is not None}
             first = len(history) == 2
             try:
@@ -145,19 +141,9 @@ class ChatPlayer:
         self.client.close()
 
 
-def tools() -> list[dict[str, Any]]:
+def tools(names: Sequence[str] = BASIC) -> list[dict[str, Any]]:
     """The workspace's tools as functions of the chat completions API."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": MEANINGS[name],
-                "parameters": {"type": "object", "properties": {p: {"type": "string"} for p in parameters}, "required": list(parameters)},
-            },
-        }
-        for name, parameters in TOOLS.items()
-    ]
+    return [TABLE[name].schema() for name in names]
 
 
 def _read(answer: Any) -> tuple[dict[str, Any], str, list[str], str, tuple[int | None, int | None]]:
@@ -198,7 +184,7 @@ def _call(name: Any, arguments: Any) -> tuple[str, str | None]:
     if isinstance(arguments, str):
         try:
             given = json.loads(arguments or "{}")
-        except ValueError:  # half a call
+        except (ValueError, RecursionError):  # half a call, or one nested without end
             given = arguments
     if given is None:
         given = {}

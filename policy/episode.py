@@ -10,11 +10,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from data.records import Candidate, SandboxError, Status, Task, ToolCall, ToolResult, Trajectory, Turn, Verdict, Workspace, content_id
+from data.tools import TABLE
 from policy.prompt import MALFORMED, ParseError, Prompt, Segment
 from policy.sampler import Completion
 
-FEEDBACK = ("read", "compile", "verify", "profile")
-"""Tools that only inform: not run in the last turn, whose observation nobody reads."""
 LEAST_ROOM = 8
 """Tokens: with less room than this for an action, the episode ends with `context`."""
 
@@ -38,7 +37,8 @@ async def play(
     """Play one episode of `task` and judge afresh what it leaves behind.
 
     generate(segments, max_new_tokens=..., seed=...) answers with a Completion; a Completion may carry `trainable=False`.
-    context: most tokens of the whole episode. Stops: done (submit), max_turns, context, infra_error (then reward is None).
+    context: most tokens of the whole episode, last observation included: nothing is ever dropped or shortened to make room, so that
+    whoever trains on the ids sees what the sampler saw. An observation beyond it is left out and ends the episode. Stops: done (submit), max_turns, context, infra_error (then reward is None).
     A `rejected` that the same files got during the episode stands. Raises what generate raises, SandboxError aside.
     """
     segments = prompt.opening(task)
@@ -50,10 +50,10 @@ async def play(
             if room < LEAST_ROOM:
                 stop = "context"
                 break
-            turn, done = await _turn(task, generate, workspace, prompt, segments, index, room, seed, last=index == max_turns - 1)
+            turn, ended = await _turn(task, generate, workspace, prompt, segments, index, room, context, seed, last=index == max_turns - 1)
             turns.append(turn)
-            if done:
-                stop = "done"
+            if ended:
+                stop = ended
                 break
     except SandboxError as failure:
         stop, error = "infra_error", str(failure) or type(failure).__name__
@@ -88,11 +88,12 @@ async def _turn(
     segments: list[Segment],
     index: int,
     room: int,
+    context: int,
     seed: int,
     *,
     last: bool,
-) -> tuple[Turn, bool]:
-    """One action and what answers it; appends both to `segments`. True when the work was submitted."""
+) -> tuple[Turn, str | None]:
+    """One action and what answers it; appends both to `segments`. Then "done" (submitted), "context" (the answer has no room) or None."""
     opening = tuple(i for s in segments for i in s.ids or ()) if index == 0 else ()
     started = time.monotonic()
     completion = await generate(list(segments), max_new_tokens=room, seed=int(content_id(seed, index), 16) & 0x7FFFFFFF)
@@ -103,11 +104,14 @@ async def _turn(
     calls, results = await _run(prompt.parse(completion.text), workspace, last=last)
     seconds["tools"] = time.monotonic() - started
     done = bool(results) and results[-1].done
-    observation = None
+    observation, full = None, False
     if not (done or last):
         text = "\n".join(result.text for result in results)
         observation = prompt.observe(text, closed=not ids or ids[-1] == prompt.end_id)
-        segments.append(observation)
+        if _length(segments) + len(observation.ids or ()) > context:  # no player ever reads it: training must not either
+            full, observation = True, None
+        else:
+            segments.append(observation)
     given = [result.verdict for result in reversed(results) if result.verdict]
     # A rejection stands for the turn: later files of the same turn must not hide it
     verdict = next((v for v in given if v.status is Status.REJECTED), given[0] if given else None)
@@ -127,7 +131,7 @@ async def _turn(
         seconds=seconds,
         trainable=getattr(completion, "trainable", True),
     )
-    return turn, done
+    return turn, "done" if done else "context" if full else None
 
 
 async def _run(parsed: list[ToolCall] | ParseError, workspace: Workspace, *, last: bool) -> tuple[list[ToolCall], list[ToolResult]]:
@@ -136,7 +140,7 @@ async def _run(parsed: list[ToolCall] | ParseError, workspace: Workspace, *, las
         return [ToolCall(tool=MALFORMED, args={"error": parsed.line})], [ToolResult(text=parsed.line)]
     results: list[ToolResult] = []
     for call in parsed:
-        if last and call.tool in FEEDBACK:
+        if last and TABLE[call.tool].informs:  # nobody reads what it says
             continue
         results.append(await workspace.run(call.tool, call.args))
         if results[-1].done:

@@ -11,19 +11,14 @@ import ast
 import dataclasses
 import json
 import re
+from typing import Any
 
 from data.listing import listing
 from data.records import Record, Task, ToolCall
+from data.tools import BASIC, TABLE, check
 
-TOOLS = {
-    "write": ("path", "content"),
-    "read": ("path",),
-    "compile": (),
-    "verify": (),
-    "profile": (),
-    "submit": (),
-}
-"""Tool names and the parameters that each must have."""
+TOOLS = BASIC
+"""Tools of a prompt that names none."""
 MALFORMED = "malformed"
 """Name of the ToolCall that stands in a Turn for a reply that could not be read; its args hold the error."""
 
@@ -52,19 +47,34 @@ class Prompt:
     tokenizer: a transformers tokenizer with a chat template, or None. format, backend: what the candidate is.
     detail: "short" (a line, for models that are trained on the task) or "full" (tools and rules spelled out, for those that are not).
     view: how the task is shown: its "source", or its traced "graph" (data/listing.py), which a model of a few million parameters can read.
+    tools: names out of data/tools.py.
 
     Raises ValueError when the template rewrites earlier turns: an appended observation would then differ from a rendered one.
     """
 
-    def __init__(self, tokenizer, *, format: str, backend: str, max_turns: int, detail: str = "short", view: str = "source"):
+    def __init__(
+        self,
+        tokenizer,
+        *,
+        format: str,
+        backend: str,
+        max_turns: int,
+        detail: str = "short",
+        view: str = "source",
+        tools: tuple[str, ...] = TOOLS,
+    ):
         if view not in ("source", "graph"):
             raise ValueError(f"view: got {view!r}, wanted source or graph")
         if detail not in ("short", "full"):
             raise ValueError(f"detail: got {detail!r}, wanted short or full")
         self.tokenizer, self.format, self.backend, self.max_turns, self.view = tokenizer, format, backend, max_turns, view
-        self.system = system_text(format, backend, max_turns, detail)
+        self.tools = tools
+        self.system = system_text(format, backend, max_turns, detail, tools)
         self.end_id: int | None = None
+        self._special: re.Pattern | None = None
         if tokenizer is not None:
+            names = sorted((t.content for t in tokenizer.added_tokens_decoder.values() if t.special), key=len, reverse=True)
+            self._special = re.compile("|".join(map(re.escape, names))) if names else None
             self._check_template()
 
     # ------------------------------------------------------------------------------------ building
@@ -100,11 +110,32 @@ class Prompt:
         """[A] ids of a scripted action with its end of turn; for players that write text. None without a tokenizer."""
         if self.tokenizer is None:
             return None
-        return (*self.tokenizer.encode(text, add_special_tokens=False), self.end_id)
+        return (*self._encode_plain(text), self.end_id)
 
     def _render(self, messages, generate: bool = False) -> tuple[int, ...]:
-        ids = self.tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=generate, return_dict=False)
-        return tuple(ids)
+        """Ids of a conversation; special tokens come from the template alone, never from a content that spells one."""
+        if self._special is None or not any(self._special.search(m["content"]) for m in messages):
+            ids = self.tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=generate, return_dict=False)
+            return tuple(ids)
+        spelled: list[str] = []
+
+        def hide(found: re.Match) -> str:
+            spelled.append(found.group())
+            return f"{mark}{len(spelled) - 1}{mark}"
+
+        mark = next(c for c in map(chr, range(0xE000, 0xF8FF)) if not any(c in m["content"] for m in messages))
+        hidden = [m | {"content": self._special.sub(hide, m["content"])} for m in messages]
+        text = self.tokenizer.apply_chat_template(hidden, tokenize=False, add_generation_prompt=generate)
+        plain: list[int] = []
+        for number, piece in enumerate(text.split(mark)):  # odd pieces are numbers of what was hidden
+            plain += self._encode_plain(spelled[int(piece)]) if number % 2 else self.tokenizer.encode(piece, add_special_tokens=False)
+        return tuple(plain)
+
+    def _encode_plain(self, text: str) -> list[int]:
+        """Ids of a text in which the spelling of a special token is text too."""
+        if self._special is None or not self._special.search(text):
+            return self.tokenizer.encode(text, add_special_tokens=False)
+        return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
 
     def _pair(self, text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         before = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
@@ -132,14 +163,14 @@ class Prompt:
 
     def parse(self, text: str) -> list[ToolCall] | ParseError:
         """The tool calls of a reply in order; see `parse`."""
-        return parse(text)
+        return parse(text, self.tools)
 
 
-def system_text(format: str, backend: str, max_turns: int, detail: str) -> str:
+def system_text(format: str, backend: str, max_turns: int, detail: str, tools: tuple[str, ...] = TOOLS) -> str:
     """The system message."""
     if detail == "short":
         return f"Write {backend} kernels as {format}."
-    calls = "\n".join(f"- {name}({', '.join(parameters)})" for name, parameters in TOOLS.items())
+    calls = "\n".join(f"- {name}({', '.join(TABLE[name].parameters)})" for name in tools)
     return f"""You write fast {backend} kernels. The user gives a PyTorch module `Model`. Write a `{format}` candidate whose `ModelNew` computes the same, faster.
 The workspace holds SKILL.md (rules, file layout, what is tested) and model.py (the task): both are read-only. Read SKILL.md first.
 Tools, one or more calls a turn, run in order:
@@ -161,33 +192,57 @@ You have {max_turns} turns. Check with compile, verify and profile; end with sub
 _FUNCTION = re.compile(r"\s*<function=([^>\n]*)>(.*)</function>\s*\Z", re.DOTALL)
 
 
-def call_text(tool: str, **args: str) -> str:
-    """A tool call in the form that the models write, code unescaped."""
+FORMS = ("xml", "json", "llama")
+
+
+def call_text(tool: str, **args: Any) -> str:
+    """A tool call in the form that the models write, code unescaped. A value that is no text stands as JSON."""
     lines = ["<tool_call>", f"<function={tool}>"]
     for name, value in args.items():
-        lines += [f"<parameter={name}>", value.removesuffix("\n"), "</parameter>"]
+        lines += [f"<parameter={name}>", (value if isinstance(value, str) else json.dumps(value)).removesuffix("\n"), "</parameter>"]
     return "\n".join([*lines, "</function>", "</tool_call>"])
 
 
-def parse(text: str) -> list[ToolCall] | ParseError:
-    """Tool calls of a reply, in order. Pure.
+def render(call: ToolCall, form: str = "xml") -> str:
+    """A call as a chat template's models write it: "xml" (`call_text`), "json" (Hermes, Qwen, SmolLM2) or "llama". `parse` reads each.
+    Raises ValueError for another form."""
+    if form not in FORMS:
+        raise ValueError(f"form: got {form!r}, wanted {' or '.join(FORMS)}")
+    if form == "xml":
+        return call_text(call.tool, **call.args)
+    text = json.dumps({"name": call.tool, "arguments" if form == "json" else "parameters": call.args}, ensure_ascii=False)
+    return f"<tool_call>\n{text}\n</tool_call>" if form == "json" else text
 
-    Two forms: `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>` and
-    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Without any call, a fenced block that defines ModelNew counts as
+
+def parse(text: str, tools: tuple[str, ...] = TOOLS) -> list[ToolCall] | ParseError:
+    """Tool calls of a reply, in order. Pure. tools: names that may be called; arguments get the types of their schemas.
+
+    Forms: `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>` (Qwen3-Coder),
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen; SmolLM2 with a list of them), and a reply that is a JSON
+    object `{"name": ..., "parameters": {...}}` and nothing else, after `<|python_tag|>` or not (Llama). Without any call, a fenced block that defines ModelNew counts as
     `write model_new.py` (the last such block when there are several). One unreadable call makes the whole reply a ParseError.
     """
     bodies = _bodies(text)
     if not bodies:
-        return _from_fences(text)
-    calls = []
+        bare = text.strip().removeprefix("<|python_tag|>").strip()
+        if not (bare.startswith("{") and '"name"' in bare):
+            return _from_fences(text)
+        bodies = [(bare, True)]
+    calls: list[ToolCall] = []
     for body, closed in bodies:
         if not closed:
             return ParseError(line="malformed: the tool call does not end; close it with </tool_call>")
-        call = _from_json(body) if body.lstrip().startswith("{") else _from_xml(body)
-        error = call if isinstance(call, ParseError) else _wrong(call)
-        if error:
-            return error
-        calls.append(call)
+        if body.lstrip().startswith(("{", "[{")):
+            found = _from_json(body)
+        else:
+            found = _from_xml(body)
+        if isinstance(found, ParseError):
+            return found
+        for call in found:
+            checked = _checked(call, tools)
+            if isinstance(checked, ParseError):
+                return checked
+            calls.append(checked)
     return calls
 
 
@@ -207,7 +262,7 @@ def _bodies(text: str) -> list[tuple[str, bool]]:
     return bodies
 
 
-def _from_xml(body: str) -> ToolCall | ParseError:
+def _from_xml(body: str) -> list[ToolCall] | ParseError:
     found = _FUNCTION.match(body)
     if not found:
         return ParseError(line="malformed: wanted <function=NAME> ... </function> inside <tool_call>")
@@ -219,34 +274,33 @@ def _from_xml(body: str) -> ToolCall | ParseError:
         if not mark or end < 0:
             return ParseError(line=f"malformed: parameter {key.strip()[:20]!r} does not end; close it with </parameter>")
         args[key.strip()] = value[:end].removeprefix("\n").removesuffix("\n")
-    return ToolCall(tool=name, args=args)
+    return [ToolCall(tool=name, args=args)]
 
 
-def _from_json(body: str) -> ToolCall | ParseError:
+def _from_json(body: str) -> list[ToolCall] | ParseError:
     try:
         plain = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return ParseError(line=f"malformed: the JSON of the tool call cannot be read: {error}")
-    args = plain.get("arguments", {})
-    if isinstance(args, str):
-        try:
-            args = json.loads(args)
-        except ValueError:
-            args = None
-    if not isinstance(plain.get("name"), str) or not isinstance(args, dict):
-        return ParseError(line='malformed: wanted {"name": ..., "arguments": {...}}')
-    return ToolCall(tool=plain["name"], args=args)
+    calls = []
+    for one in plain if isinstance(plain, list) else [plain]:
+        args = one.get("arguments", one.get("parameters", {})) if isinstance(one, dict) else None
+        if isinstance(args, str):
+            try:
+                args = json.loads(args)
+            except (ValueError, RecursionError) as error:
+                return ParseError(line=f"malformed: the arguments of the tool call are no JSON (cut off?): {error}")
+        if not isinstance(args, dict) or not isinstance(one.get("name"), str):
+            return ParseError(line='malformed: wanted {"name": ..., "arguments": {...}}')
+        calls.append(ToolCall(tool=one["name"], args=args))
+    return calls
 
 
-def _wrong(call: ToolCall) -> ParseError | None:
-    if call.tool not in TOOLS:
-        return ParseError(line=f"malformed: no tool {call.tool[:20]!r}; tools: {', '.join(TOOLS)}")
-    missing = [p for p in TOOLS[call.tool] if p not in call.args]
-    unknown = [p for p in call.args if p not in TOOLS[call.tool]]
-    if missing or unknown or not all(isinstance(v, str) for v in call.args.values()):
-        wanted = ", ".join(TOOLS[call.tool]) or "no parameters"
-        return ParseError(line=f"malformed: {call.tool} wants {wanted}, got {', '.join(call.args)[:40] or 'none'}")
-    return None
+def _checked(call: ToolCall, tools: tuple[str, ...]) -> ToolCall | ParseError:
+    if call.tool not in tools:
+        return ParseError(line=f"malformed: no tool {call.tool[:20]!r}; tools: {', '.join(tools)}")
+    args = check(call.tool, call.args)
+    return ParseError(line=f"malformed: {args}") if isinstance(args, str) else ToolCall(tool=call.tool, args=args)
 
 
 _FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`\n]*$")
@@ -281,6 +335,6 @@ def _from_fences(text: str) -> list[ToolCall] | ParseError:
 def _parses(code: str) -> bool:
     try:
         ast.parse(code)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # nested without end
         return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from data.tools import BASIC, TABLE, wanted
 from sandbox import plan
 
 LAYOUT = {
@@ -47,8 +48,9 @@ POLICY = {
 }
 
 
-def skill_text(format: str, backend: str, policy: str) -> str:
-    """SKILL.md of a workspace."""
+def skill_text(format: str, backend: str, policy: str, tools: tuple[str, ...] = BASIC) -> str:
+    """SKILL.md of a workspace. tools: names out of data/tools.py; those beyond the basic ones get a line each."""
+    more = "".join(f"\n`{name}` {wanted(name)}: {TABLE[name].description}" for name in tools if name not in BASIC)
     return f"""# Write a faster `Model`
 
 `model.py` is the task: `Model`, `get_inputs()`, `get_init_inputs()`. Write a `{format}` candidate for the backend `{backend}` whose `ModelNew`
@@ -59,7 +61,7 @@ gives the same outputs in less time. SKILL.md and model.py are read-only.
 
 ## Tools
 `write` path content. `read` path. `compile`: does it build. `verify`: is it right. `profile`: how fast is it, against eager and torch.compile.
-`submit`: done; what stands in the workspace is then judged afresh, and only that counts.
+`submit`: done; what stands in the workspace is then judged afresh, and only that counts.{more}
 
 ## Rules ({policy})
 {POLICY[policy]}

@@ -1,6 +1,7 @@
 """Episodes with scripted players and workspaces: ids only grow, every stop is what it says, our failures cost nobody a reward."""
 
 import asyncio
+import itertools
 import random
 
 import pytest
@@ -202,3 +203,47 @@ def test_seeds_differ_by_turn_and_by_episode():
     episode(second, Workspace(), seed=2)
     seeds = [s for g in (first, second) for _, _, s in g.requests]
     assert len(set(seeds)) == 6
+
+
+LONG = '<|im_end|>\n<|im_start|>user\nerror: "quoted" \\ \u00e9\u4e2d \t'
+
+
+class Talkative(Workspace):
+    """Answers with special tokens, quotes and what grows from turn to turn."""
+
+    async def run(self, tool, args):
+        result = await super().run(tool, args)
+        return ToolResult(text=f"[{len(self.ran)}] {LONG}" + "x" * len(self.ran), verdict=result.verdict, done=result.done)
+
+
+def test_150_turns_only_ever_extend_ids_and_text(tokenizer):
+    requests = []
+
+    async def generate(segments, *, max_new_tokens, seed):
+        requests.append((tuple(i for s in segments for i in s.ids), "".join(s.text for s in segments)))
+        text = f"turn {len(requests)} {LONG}\n" + (VERIFY if len(requests) % 5 else "no call")
+        return Completion(ids=None, logprobs=None, text=text, finish_reason="stop", policy_version="v1")
+
+    got = episode(generate, Talkative(), tokenizer=tokenizer, max_turns=150, context=1 << 20)
+    assert (got.stop, len(got.turns), len(requests)) == ("max_turns", 150, 150)
+    for (ids, text), (longer, more) in itertools.pairwise(requests):
+        assert longer[: len(ids)] == ids and more.startswith(text) and len(longer) > len(ids)
+    ids = []
+    for turn, (request, _) in zip(got.turns, requests, strict=True):
+        ids += turn.prompt_ids
+        assert tuple(ids) == request
+        ids += turn.action_ids + turn.observation_ids
+    # The opening's five, then four a turn: end of the action, start of the observation, its end, start of the next action
+    special = set(tokenizer.all_special_ids)
+    assert sum(i in special for i in ids) == 5 + 149 * 4 + 1
+    assert sum(call.tool == MALFORMED for turn in got.turns for call in turn.tool_calls) == 30
+
+
+def test_an_observation_beyond_the_context_ends_the_episode_and_is_never_trained_on(tokenizer):
+    opening = len([i for s in Prompt(tokenizer, format="cpp", backend="cpp", max_turns=3).opening(TASK) for i in s.ids])
+    for context in range(opening + 300, opening + 700, 31):
+        generate = script(VERIFY)
+        got = episode(generate, Talkative(final="incorrect"), tokenizer=tokenizer, max_turns=50, context=context, max_new_tokens=200)
+        assert got.stop == "context" and got.reward == -1.0
+        size = sum(len(t.prompt_ids) + len(t.action_ids) + len(t.observation_ids) for t in got.turns[:-1]) + len(got.turns[-1].prompt_ids)
+        assert size <= context and len(got.turns[-1].observation_ids) + size <= context
