@@ -125,9 +125,16 @@ class Shell:
             try:
                 self.child.channel.settimeout(seconds + 30)
                 _send(self.child.channel, request)
-                return _receive(self.child.channel)
+                answer = _receive(self.child.channel)
             except (OSError, ValueError) as error:
                 raise EOFError(f"the shell's server is gone: {error}") from error
+        # Processes of its own uid may have got at the server: an odd answer ends it
+        kinds = {"status": int | None, "text": str, "left_out": int, "job": int, "error": str}
+        odd = [key for key, value in answer.items() if key not in kinds or not isinstance(value, kinds[key])]
+        needed = {"start": {"job"}, "freeze": set(), "thaw": set()}.get(next(iter(request)), {"status", "text"})
+        if odd or not ("error" in answer or needed <= set(answer)):
+            raise EOFError(f"the shell's server says {sorted(answer)[:5]}")
+        return answer
 
 
 def _send(channel: socket.socket, message: dict) -> None:

@@ -72,6 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
 def run(options: argparse.Namespace, name: str) -> str:
     """Play, publish, and the line that says what came out. Raises ValueError, OSError (the user's), SandboxError (ours)."""
     from data.store import TrajectoryStore, read_tasks, read_trajectories
+    from data.tools import SETS
     from policy.endpoint import ChatPlayer
 
     if not isinstance(options.options, dict):
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace, name: str) -> str:
     chat = ChatPlayer(
         options.address, options.model, format=episode.format, backend=checked.judge.backend, max_turns=episode.turns, context=options.context,
         temperature=options.temperature, prices=tuple(options.prices), options=options.options, key_from=options.key_from,
-        timeout_s=options.timeout_s, in_flight=options.in_flight, per_minute=options.per_minute,
+        timeout_s=options.timeout_s, in_flight=options.in_flight, per_minute=options.per_minute, tools=SETS[episode.tools],
     )  # fmt: skip
     tasks = play.draw(read_tasks(options.tasks, options.split), options.count, options.seed)
     if not tasks:

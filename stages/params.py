@@ -83,6 +83,8 @@ class Episode:
     dtype: Literal["float32", "bfloat16"]
     detail: Literal["short", "full"]
     """short: a line of instructions, for models that are trained on the task; full: tools and rules spelled out."""
+    tools: Literal["basic", "all"]
+    """basic: write, read, compile, verify, profile, submit; all: a shell, edits, search and a todo list too (data/tools.py)."""
     view: Literal["source", "graph"]
     """How the task is shown: its source, or its traced graph, which a model of a few million parameters can read."""
     reward: Literal["robust", "raw"]

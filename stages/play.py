@@ -99,11 +99,13 @@ def sampler(job: Job, checkpoint: str):
 
 def prompt(job: Job, tokenizer: Any, *, turns: int | None = None):
     """The Prompt that params.yaml asks for."""
+    from data.tools import SETS
     from policy.prompt import Prompt
 
     section = job.params.episode
     return Prompt(
-        tokenizer, format=section.format, backend=job.params.judge.backend, max_turns=turns or section.turns, detail=section.detail, view=section.view
+        tokenizer, format=section.format, backend=job.params.judge.backend, max_turns=turns or section.turns, detail=section.detail,
+        view=section.view, tools=SETS[section.tools],
     )
 
 
@@ -141,8 +143,10 @@ async def episodes(
     default as many as the sampler decodes together. Returns how many were played now, by stop reason, and how many were correct.
     Raises what stopped an episode other than a SandboxError, and SandboxError when none of several episodes could be judged.
     """
+    from data.tools import SETS
     from policy import reward
     from policy.episode import play
+    from sandbox.shell import Shells
     from sandbox.workspace import FolderWorkspace
 
     section, stage = job.params.episode, job.name.partition("@")[0]
@@ -164,11 +168,14 @@ async def episodes(
             async with gate.during("generate"):
                 return await inner(*args, **keywords)
 
-        workspace = _GatedWorkspace(FolderWorkspace(task, pool=judges, format=section.format), gate)
-        return await play(
-            task, generate, workspace, prompt=shown, checkpoint=checkpoint, stage=stage, round=round, sample=sample, seed=number,
-            reward=getattr(reward, section.reward), **limits,
-        )
+        workspace = FolderWorkspace(task, pool=judges, format=section.format, tools=SETS[section.tools], shells=shells)
+        try:
+            return await play(
+                task, generate, _GatedWorkspace(workspace, gate), prompt=shown, checkpoint=checkpoint, stage=stage, round=round, sample=sample,
+                seed=number, reward=getattr(reward, section.reward), **limits,
+            )
+        finally:
+            workspace.close()
 
     async def lane() -> None:
         nonlocal done
@@ -182,12 +189,16 @@ async def episodes(
             counts["correct"] += bool(trajectory.verdict and trajectory.verdict.correct)
             job.progress(done, total, f"{counts['correct']} correct")
 
+    shells = await asyncio.to_thread(Shells) if section.tools == "all" and todo else None
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(gather or job.params.machine.sampler_batch, len(todo))):
                 group.create_task(lane())
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
+    finally:
+        if shells is not None:
+            shells.close()
     if lost and len(lost) == total:
         raise SandboxError(f"none of {total} episodes could be judged, the last because: {lost[-1].error}")
     for trajectory in lost:

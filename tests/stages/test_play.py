@@ -97,6 +97,30 @@ def test_an_episode_that_we_lose_is_counted_and_has_no_reward(tmp_path):
     assert found["episodes"] == 4 and found["left_out"] == 2 and found["pass_rate"] == 1.0 and found["reward"] == 3.0
 
 
+def test_players_with_all_tools_have_a_shell_of_their_own_each(tmp_path):
+    """Three episodes side by side, each of two turns: what one writes in its shell no other sees."""
+    from data.store import read_trajectories
+
+    def player(task, seed):
+        turns = iter((call_text("bash", command=f"echo 'y = {seed}' > model_new.py; ls /workspace; cat model_new.py"), call_text("submit")))
+
+        async def generate(segments, *, max_new_tokens, seed):
+            return Completion(ids=None, logprobs=None, text=next(turns), finish_reason="stop", policy_version="p")
+
+        return generate
+
+    store, this = TrajectoryStore(tmp_path / "live", 0), job(tmp_path)
+    this.params.episode = types.SimpleNamespace(**vars(CHECKED.episode) | {"view": "source", "tools": "all", "turns": 4})
+    asyncio.run(play.episodes(this, tasks(3), player, judges=Judges(), store=store, checkpoint="k", tokenizer=None, samples=1, seed=1))
+    store.publish(tmp_path / "out")
+    found = read_trajectories(tmp_path / "out")
+    if any(t.error and "namespace" in t.error for t in found):
+        pytest.skip(found[0].error)
+    shown = {t.turns[0].observation for t in found}
+    assert len(shown) == 3 and all(t.stop == "done" and t.verdict.correct for t in found), [(t.stop, t.error) for t in found]
+    assert all("exit 0" in text and "SKILL.md" in text and "y = " in text for text in shown), shown
+
+
 def test_generation_and_judging_never_overlap_on_the_cpu(tmp_path):
     judges = Judges()
     run(tmp_path, judges, tasks(12), gather=8)
