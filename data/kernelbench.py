@@ -31,13 +31,9 @@ def load(
     cannot run the problem, or a recurrent network unrolls too far). A file that is no Python or no problem is named in the log with its line and left out. Raises ValueError when
     `folder` holds no KernelBench, with what to do.
     """
-    folder = pathlib.Path(folder)
-    roots = [root for root in (folder, folder / "KernelBench") if any((root / f"level{level}").is_dir() for level in levels)]
-    if not roots:
-        raise ValueError(f"kernelbench: got {folder} without level{levels[0]}/, wanted a clone of KernelBench: {HOW_TO_GET}")
-    tasks = []
+    root, tasks = _root(folder, levels), []
     for level in levels:
-        for number, path in _problems(roots[0] / f"level{level}"):
+        for number, path in _problems(root / f"level{level}"):
             if problems is not None and number not in problems:
                 continue
             try:
@@ -51,6 +47,19 @@ def load(
             f"kernelbench: got no problem of levels {list(levels)} in {folder}, wanted files like level1/19_ReLU.py: {HOW_TO_GET}"
         )
     return tasks
+
+
+def names(folder: str | os.PathLike, level: int) -> dict[int, str]:
+    """Number of each problem of a level to the name of its file, 19_ReLU.py. Raises ValueError as `load`."""
+    return {number: path.name for number, path in _problems(_root(folder, (level,)) / f"level{level}")}
+
+
+def _root(folder: str | os.PathLike, levels: Sequence[int]) -> pathlib.Path:
+    folder = pathlib.Path(folder)
+    for root in (folder, folder / "KernelBench"):
+        if any((root / f"level{level}").is_dir() for level in levels):
+            return root
+    raise ValueError(f"kernelbench: got {folder} without level{levels[0]}/, wanted a clone of KernelBench: {HOW_TO_GET}")
 
 
 def _problems(folder: pathlib.Path) -> list[tuple[int, pathlib.Path]]:
