@@ -107,6 +107,7 @@ def test_a_run_is_judged_goes_on_and_is_written_as_kernelbench_reads_it(tmp_path
     }
     assert entries["1"][0]["runtime"] > 0 and entries["1"][1]["runtime"] == -1.0
     assert json.loads((run / "baseline_eager.json").read_text())["level1"]["1_Softsign.py"]["mean"] > 0
+    assert set(json.loads((run / "baseline_eager.json").read_text())["level1"]) == {"1_Softsign.py", "2_Silu.py", "3_Square.py"}
     figures = json.loads((run / "judged_level_1.json").read_text())["figures"]
     assert figures["problems"] == 3 and figures["correct"]["value"] == pytest.approx(1 / 3)
     # Only what changed is judged again
