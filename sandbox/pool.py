@@ -241,7 +241,7 @@ class Pool:
 
     def launch(self) -> typing.Self:
         """Take the slots that are free and start their processes, without waiting for any: they come up while the caller does
-        something else before it enters the pool. Raises SandboxError."""
+        something else before it enters the pool, or gives it up (`drop`). Raises SandboxError."""
         names = backends.slots(self.backend)
         if not names:
             raise SandboxError(f"no slot for backend {self.backend} on this machine")
@@ -285,6 +285,13 @@ class Pool:
         await asyncio.gather(*self.jobs, return_exceptions=True)
         await asyncio.gather(*(asyncio.to_thread(s.stop) for s in self.slots))
         for s in self.slots:
+            s.lease.release()
+        self.slots = []
+
+    def drop(self) -> None:
+        """End the slots of a pool that was launched and not entered; after `async with` there is nothing left to end."""
+        for s in self.slots:
+            s.stop()
             s.lease.release()
         self.slots = []
 

@@ -13,13 +13,13 @@ def run(job: Job) -> None:
 
     section = job.params.collect
     tasks = play.draw(read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", "train"), section.tasks, section.seed)
-    judges = judging.pool(job).launch()
-    player = play.sampler(job, "artifacts/checkpoints/single_turn")
-    store = TrajectoryStore(job.work / "live", 0)
-    play.play_all(
-        job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
-        samples=section.samples, seed=section.seed,
-    )
+    with judging.launched(job) as judges:
+        player = play.sampler(job, "artifacts/checkpoints/single_turn")
+        store = TrajectoryStore(job.work / "live", 0)
+        play.play_all(
+            job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
+            samples=section.samples, seed=section.seed,
+        )
     store.publish(job.out(OUT))
     job.summary = play.summary(job.out(OUT))
 

@@ -11,13 +11,13 @@ def run(job: Job) -> None:
 
     section = job.params.evaluate
     tasks = play.draw(read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", section.split), section.tasks, section.seed)
-    judges = judging.pool(job).launch()
-    player = play.sampler(job, f"artifacts/checkpoints/{job.key}")
-    store = TrajectoryStore(job.work / "live", job.round)
-    play.play_all(
-        job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
-        samples=section.samples, seed=section.seed, round=job.round,
-    )
+    with judging.launched(job) as judges:
+        player = play.sampler(job, f"artifacts/checkpoints/{job.key}")
+        store = TrajectoryStore(job.work / "live", job.round)
+        play.play_all(
+            job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
+            samples=section.samples, seed=section.seed, round=job.round,
+        )
     store.publish(job.out(f"artifacts/trajectories/evaluate-{job.key}"))
     trajectories = read_trajectories(job.out(f"artifacts/trajectories/evaluate-{job.key}"))
     body = score.results(job.key, order(job), player.checkpoint, tasks, trajectories)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from stages.stage import Job
@@ -16,3 +18,13 @@ def pool(job: Job, **changes: Any):
     limits = Limits(build_s=judge.build_s, call_s=judge.call_s, total_s=judge.total_s, calls=judge.calls)
     options = {"backend": judge.backend, "policy": judge.policy, "precision": judge.precision, "track": judge.track, "limits": limits}
     return Pool(**options, slots=job.params.machine.slots or None, **changes)
+
+
+@contextlib.contextmanager
+def launched(job: Job) -> Iterator[Any]:
+    """The pool with its processes on their way up, for a stage that loads a model before it enters it."""
+    judges = pool(job).launch()
+    try:
+        yield judges
+    finally:
+        judges.drop()

@@ -1,5 +1,6 @@
 """Judge the generations of a KernelBench run with this project's judge, in that project's own layout.
 
+usage:
     python -m stages.kernelbench run_name=NAME level=1 problems=CLONE [runs=runs] [backend=cuda] [policy=mixed] [precision=fp32] [subset=1-50]
 
 Reads runs/NAME/level_L_problem_P_sample_S_kernel.py. Writes beside them verdicts.jsonl (a line a verdict; a stopped run goes on from it),

@@ -217,7 +217,7 @@ def unplayed(
 
 def play_all(job: Job, tasks: Sequence[Task], player: Callable[[Task, int], Any], *, judges=None, **keywords: Any) -> dict[str, int]:
     """`episodes` with a pool that is entered here, by default one of its own, opened only when an episode is left to play; `judges`: one
-    whose processes were launched while the player was loaded. All its processes are gone when this returns."""
+    that was launched while the player was loaded. All its processes are gone when this returns."""
     asked = {name: keywords[name] for name in ("checkpoint", "samples", "first", "round") if name in keywords}
     if judges is None and not unplayed(job, tasks, keywords["store"], **asked):
         return {}

@@ -17,13 +17,13 @@ def run(job: Job) -> None:
         tasks = curriculum.draw(train, section.tasks, seed, history=history, floor=section.floor)
     else:
         tasks = play.draw(train, section.tasks, seed)
-    judges = judging.pool(job).launch()
-    player = play.sampler(job, f"artifacts/checkpoints/{job.params.round.prev}")
-    store = TrajectoryStore(job.work / "live", job.round)
-    play.play_all(
-        job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
-        samples=section.samples, seed=play.seed_of(section.seed, job.round), round=job.round,
-    )
+    with judging.launched(job) as judges:
+        player = play.sampler(job, f"artifacts/checkpoints/{job.params.round.prev}")
+        store = TrajectoryStore(job.work / "live", job.round)
+        play.play_all(
+            job, tasks, lambda task, seed: player.generate, judges=judges, store=store, checkpoint=player.checkpoint.id, tokenizer=player.tokenizer,
+            samples=section.samples, seed=play.seed_of(section.seed, job.round), round=job.round,
+        )
     store.publish(job.out(out))
     job.summary = play.summary(job.out(out))
 

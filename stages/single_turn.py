@@ -17,7 +17,8 @@ OUT, TRAJECTORIES = "artifacts/checkpoints/single_turn", "artifacts/trajectories
 
 
 def run(job: Job) -> None:
-    rewards, ended = asyncio.run(iterate(job))
+    with judging.launched(job) as judges:
+        rewards, ended = asyncio.run(iterate(job, judges, play.sampler(job, "artifacts/checkpoints/sft")))
     checkpoint = learn.published(job, OUT)
     summary = play.summary(job.out(TRAJECTORIES))
     words = " -> ".join(f"{reward:.2f}" for reward in rewards)
@@ -28,15 +29,16 @@ def run(job: Job) -> None:
     }
 
 
-async def iterate(job: Job) -> tuple[list[float], str | None]:
-    """Play and update, `iterations` times or until an update diverges. Returns the mean reward of each and why it ended early."""
+async def iterate(job: Job, judges, player) -> tuple[list[float], str | None]:
+    """Play with the sampler `player` and update, `iterations` times or until an update diverges; `judges` is entered here.
+
+    Returns the mean reward of each iteration and why it ended early.
+    """
     from data.store import TrajectoryStore, read_tasks
     from policy import curriculum
 
     section = job.params.single_turn
     train = read_tasks(job.root / "artifacts/tasks/selected/tasks.parquet", "train")
-    judges = judging.pool(job).launch()
-    player = play.sampler(job, "artifacts/checkpoints/sft")
     policy, critic = job.root / "artifacts/checkpoints/sft", None
     store, rewards, history, ids = TrajectoryStore(job.work / "live", 0), [], {}, []
     async with judges:

@@ -72,6 +72,14 @@ def test_a_pool_that_does_not_come_up_gives_its_leases_back(monkeypatch):
     assert not pools._held
 
 
+def test_a_launched_pool_that_is_not_entered_leaves_nothing():
+    pools.let_go()
+    pool = Pool(backend="cpp", limits=LIMITS, slots=1).launch()
+    zygote = pool.slots[0].zygote.pid
+    pool.drop()
+    assert not pools._held and not pathlib.Path(f"/proc/{zygote}").exists()
+
+
 def _relu(line: str = ""):
     """A right candidate that no cache has seen, with a line of its own."""
     kernel = f'extern "C" void relu(const float* x, float* y, long n) {{ for (long i = 0; i < n; i++) y[i] = x[i] > 0 ? x[i] : 0; {line} }}'

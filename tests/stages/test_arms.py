@@ -115,16 +115,10 @@ def test_single_turns_iterate_without_a_critic(place, monkeypatch, algorithm, re
                 reward = REWARDS[(number + sample) % len(REWARDS)]
                 store.add(episode(sample, reward, task=task.id, checkpoint=checkpoint, stage="single_turn"))
 
-    @contextlib.asynccontextmanager
-    async def pool(this):
-        yield None
-
-    monkeypatch.setattr(judging, "pool", pool)
-    monkeypatch.setattr(play, "sampler", lambda *a: player)
     monkeypatch.setattr(play, "episodes", episodes)
     section = dataclasses.replace(CHECKED.single_turn, algorithm=algorithm, tasks=2, iterations=3, batch=4, draw="variance", reuse=reuse)
     this = job(place, "single_turn", single_turn=section)
-    rewards, ended = asyncio.run(single_turn.iterate(this))
+    rewards, ended = asyncio.run(single_turn.iterate(this, contextlib.nullcontext(), player))
     assert len(rewards) == 3 and ended is None and learn.published(this, single_turn.OUT).kind == "single_turn"
     assert {row["fit"] for row in this.journal()} == {"fit-0", "fit-1", "fit-2"} and not list(this.work.glob("critic-*"))
     if algorithm == "trloo":
@@ -143,6 +137,7 @@ def test_a_rounds_rewards_decide_what_the_next_round_plays(place, monkeypatch):
     model.read_record(place / "artifacts/checkpoints/r01")  # the file beside the weights is no part of their hash
     played = []
     record = types.SimpleNamespace(id="c")
+    monkeypatch.setattr(judging, "launched", lambda this: contextlib.nullcontext())
     monkeypatch.setattr(play, "sampler", lambda *a: types.SimpleNamespace(checkpoint=record, tokenizer=None, generate=None))
     monkeypatch.setattr(play, "play_all", lambda this, drawn, *a, **k: played.append(drawn))
     for way, floor in (("variance", 1e-9), ("uniform", 1e-9)):
