@@ -104,7 +104,7 @@ def test_code_that_makes_no_result_reruns_nothing(toy_repo):
     (toy_repo.path / "stages/track.py").write_text("x = 2\n")
     (toy_repo.path / "data/__pycache__").mkdir()
     (toy_repo.path / "data/__pycache__/code.pyc").write_text("x")
-    toy_repo.edit("params.yaml", "  sampler_batch: 32", "  sampler_batch: 64")
+    toy_repo.edit("params.yaml", "  sampler_batch: 64", "  sampler_batch: 32")
     assert toy_repo.dvc("repro").returncode == 0 and not toy_repo.ran()
 
 
