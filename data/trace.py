@@ -72,7 +72,6 @@ class Graph(Record):
         return tuple(node for node in self.nodes if node.kind in ("parameter", "buffer"))
 
 
-@functools.lru_cache(maxsize=4096)
 def trace(source: str, mode: str = "eval", *, most_nodes: int = 5_000) -> Graph:
     """Run `source`'s model once on the meta device and record what reaches aten. The graph is shared: to be read only.
 
@@ -80,6 +79,12 @@ def trace(source: str, mode: str = "eval", *, most_nodes: int = 5_000) -> Graph:
     than `most_nodes` nodes (a recurrent network over a long sequence).
     The source is executed in this process: trace only what you would run. It does not follow the backward pass.
     """
+    return _traced(source, mode, most_nodes)
+
+
+# Behind `trace`, whose callers spell the same arguments in several ways: each would be a key of its own
+@functools.lru_cache(maxsize=4096)
+def _traced(source: str, mode: str, most_nodes: int) -> Graph:
     import torch
 
     namespace: dict[str, Any] = {"__name__": "traced_task"}

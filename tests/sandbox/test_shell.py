@@ -104,10 +104,9 @@ def test_shells_side_by_side_have_files_processes_and_uids_of_their_own(shells, 
         path.mkdir()
         path.chmod(0o1777)
         shell = shells.open(path)
-        shell.start("while true; do sleep 1; done")
-        said = [
-            shell.run(f"echo {number} >> own; sleep 0.05; cat own | wc -l; id -u; ls; ps axo comm | grep -c ^bash", 20) for _ in range(3)
-        ]
+        shell.start("exec sleep 300")
+        wait = "until ps axo comm | grep -q ^sleep; do :; done"
+        said = [shell.run(f"echo {number} >> own; {wait}; cat own | wc -l; id -u; ls; ps axo comm | grep -c ^sleep", 20) for _ in range(3)]
         return shell, [answer["text"].split() for answer in said]
 
     try:
@@ -119,7 +118,7 @@ def test_shells_side_by_side_have_files_processes_and_uids_of_their_own(shells, 
     uids = set()
     for shell, said in found:
         assert [answer[0] for answer in said] == ["1", "2", "3"]
-        assert all(answer[2:] == ["own", "2"] for answer in said)  # the loop and the command itself
+        assert all(answer[2:] == ["own", "1"] for answer in said)  # its own sleeper, none of the seven others'
         uids.add(said[0][1])
         shell.close()
     assert found[0][0].owner is None or len(uids) == 8
