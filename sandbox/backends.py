@@ -25,6 +25,8 @@ class Limits(Record):
 
     build_s: float = 60.0
     call_s: float = 10.0
+    compile_s: float = 300.0
+    """For the first call of torch.compile's baseline; 0: no such baseline is measured."""
     total_s: float = 120.0
     memory_bytes: int = 4 << 30
     processes: int = 64

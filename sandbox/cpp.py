@@ -307,17 +307,17 @@ class Cpp:
     ) -> Found:
         import statistics
 
-        if prepared.compile_over_eager is None:
+        if prepared.compile_over_eager is None and prepared.limits.compile_s:
             self._measure_compile(prepared)
         ours = statistics.median(times)
         eager = statistics.median(t for block in blocks for t in block)
         ratio = prepared.compile_over_eager
         flags = (*flags, *prepared.flags)
-        times_ms = {"candidate": ours, "eager": eager, "compile": eager * ratio[1]}
+        times_ms = {"candidate": ours, "eager": eager} | ({"compile": eager * ratio[1]} if ratio else {})
         speedup = None
         if min(ours, eager) >= timing.RESOLUTION * self.empty_ms:
             against_eager = timing.interval(blocks, times)
-            speedup = {"eager": against_eager, "compile": timing.product(against_eager, ratio)}
+            speedup = {"eager": against_eager} | ({"compile": timing.product(against_eager, ratio)} if ratio else {})
         else:
             flags = (*flags, "below_resolution")
         return Found(times_ms=times_ms, speedup=speedup, flags=flags, kernels=kernels, log=log[-4000:])
@@ -333,7 +333,7 @@ class Cpp:
         cases = reference.bank["own"][:8] or [reference.draw("own")]
         try:
             for case in (cases * 5)[:5]:
-                server.call(case, limits.total_s)
+                server.call(case, limits.compile_s)
             before = self._eager_block(prepared, 1.0)
             compiled = self._block(server, cases, limits, 1.5)
             low, middle, high = timing.interval([before, self._eager_block(prepared, 1.0)], compiled)
@@ -349,7 +349,7 @@ class Cpp:
         import statistics
 
         eager = statistics.median(self._eager_block(prepared))
-        compiled = worth is None or worth[0] <= eager <= worth[1]
+        compiled = prepared.limits.compile_s > 0 and (worth is None or worth[0] <= eager <= worth[1])
         if compiled:
             # Compiling costs seconds
             self._measure_compile(prepared)

@@ -130,12 +130,14 @@ class References:
                 prepared.device[key] = [recorded]
                 prepared.wall[key] = prepared.task.baselines.environment.get("wall_ms", {}).get(key) or statistics.median(recorded)
                 continue
+            if key == "compile" and not prepared.limits.compile_s:
+                continue
             peer = self.peer(prepared)
             # The task's own code runs: what fails now is a fact about the task
             peer.ran = True
             try:
                 self.load(prepared, key)
-                self._warm(prepared, peer)
+                self._warm(prepared, peer, _longest(prepared, key))
                 prepared.device[key] = [self._block(peer, FIRST_BLOCK)]
                 prepared.wall[key] = statistics.median(peer.timed(i % SLOTS, seconds=60.0, wall=True)[1] for i in range(WALL_BLOCK))
                 peer.ran = False
@@ -164,7 +166,7 @@ class References:
                 prepared.device[key] = [*prepared.device[key][-1:], self._block(peer, NEXT_BLOCK)]
 
     def load(self, prepared: Prepared, key: str) -> None:
-        load(self.peer(prepared), prepared, _NAMES[key], seconds=300.0)
+        load(self.peer(prepared), prepared, _NAMES[key], seconds=_longest(prepared, key))
 
     def _recorded(self, prepared: Prepared) -> list[float] | None:
         """Compile times from the task's record, scaled by the drift of eager; None where the machine differs."""
@@ -175,7 +177,7 @@ class References:
         drift = statistics.median(prepared.device["eager"][0]) / known.eager_ms
         return [known.compile_ms * drift * f for f in (0.995, 1.0, 1.005)] if 0.9 < drift < 1.1 else None
 
-    def _warm(self, prepared: Prepared, peer: Peer) -> None:
+    def _warm(self, prepared: Prepared, peer: Peer, seconds: float) -> None:
         """Inputs in every slot, warm calls, and the reference's own output against the oracle's."""
         import torch
 
@@ -186,7 +188,7 @@ class References:
             prepared.slab.write(slot, case.inputs)
             prepared.slab.poison(slot, 0xFF)
             torch.cuda.synchronize()
-            peer.run(slot, seconds=300.0)
+            peer.run(slot, seconds=seconds)
             found = difference(prepared.slab.capture(slot), case)
             if found is not None:
                 raise Failed(Status.INCORRECT, f"it differs from itself in another process: {found}")
@@ -198,6 +200,10 @@ class References:
         while len(samples) < count and (len(samples) < 5 or time.perf_counter() - start < 2.0):
             samples.append(peer.timed(len(samples) % SLOTS, seconds=60.0)[0])
         return samples
+
+
+def _longest(prepared: Prepared, key: str) -> float:
+    return prepared.limits.compile_s if key == "compile" else 300.0
 
 
 def load(peer: Peer, prepared: Prepared, name: str, *, seconds: float) -> dict:

@@ -9,19 +9,16 @@ import pathlib
 import subprocess
 
 import pytest
-import torch
 
-from data.records import Baselines
 from sandbox import check, plan
-from sandbox.cpp import cpu_model
 from sandbox.cuda import slots
 from sandbox.cuda_build import nvcc
 from sandbox.judge import Limits, candidate_from_path, task_from_path
 from sandbox.pool import Pool
 
 HERE = pathlib.Path(__file__).parent / "corpus"
-LIMITS = Limits(call_s=2.0, build_s=120.0, total_s=60.0, memory_bytes=6 << 30, calls=24)
-CUDA_LIMITS = Limits(call_s=5.0, build_s=200.0, total_s=300.0, memory_bytes=16 << 30)
+LIMITS = Limits(call_s=2.0, build_s=120.0, total_s=60.0, memory_bytes=6 << 30, calls=24, compile_s=0.0)
+CUDA_LIMITS = Limits(call_s=5.0, build_s=200.0, compile_s=0.0, total_s=300.0, memory_bytes=16 << 30)
 REFUSED: dict[str, str] = {
     "cpp_bound_mish": 'rejected/library_call: a full binding needs torch/types.h, and build.py takes only extern "C" functions',
 }
@@ -65,16 +62,14 @@ on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not slots(), reason="no NVIDIA G
 
 @pytest.fixture(scope="session")
 def found():
-    """Every cpp kernel judged once: name -> verdict. Made-up baselines, since no speed is asserted."""
-    environment = {"cpu": cpu_model(), "torch": torch.__version__, "threads": 1}
-    baselines = Baselines(eager_ms=1.0, compile_ms=1.0, environment=environment)
+    """Every cpp kernel judged once: name -> verdict. No compiled baselines, since no speed is asserted."""
 
     async def run():
         verdicts = {}
         async with Pool(backend="cpp", limits=LIMITS) as pool:
 
             async def one(entry):
-                task = dataclasses.replace(task_from_path(HERE / "tasks" / "cpp" / f"{entry.task}.py"), baselines=baselines)
+                task = task_from_path(HERE / "tasks" / "cpp" / f"{entry.task}.py")
                 verdicts[entry.name] = await pool.judge(task, candidate_from_path(entry.path), fresh=True)
 
             # load_inline builds longest: first, so that it does not stand alone at the end.
